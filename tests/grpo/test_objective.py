@@ -49,6 +49,9 @@ def test_loss_is_the_clipped_surrogate(group: Ragged, clip_low: float, clip_high
         (1.0, 2.0, -2.0, -2.0),
         (1.2, 2.0, -2.4, -2.4),
         (0.9, -2.0, 1.8, 1.8),
+        # Between the two distances to 1: each side has its own.
+        (1.25, 2.0, -2.5, -2.5),
+        (0.75, -2.0, 1.6, 0.0),
         # Beyond the bound on the side the advantage pushes to: constant.
         (1.5, 2.0, -2.6, 0.0),
         (0.5, -2.0, 1.6, 0.0),
@@ -164,7 +167,10 @@ def test_weights_come_in_the_dtype_of_the_logprobs_and_without_a_graph() -> None
     assert weights.dtype == torch.float32
     assert not weights.requires_grad
     assert not loss_sum.requires_grad
-    torch.testing.assert_close(weights.double(), weights_of(group.inputs())[1], rtol=1e-6, atol=0)
+    # Computed in float64 from the float32 log-probs, and rounded once.
+    rounded = group.inputs(torch.float32)
+    exact = replace(rounded, logprobs=rounded.logprobs.double(), old_logprobs=rounded.old_logprobs.double())
+    assert weights.equal(weights_of(exact)[1].float())
 
 
 def test_objectives_are_found_by_name() -> None:
