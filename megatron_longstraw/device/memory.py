@@ -22,7 +22,7 @@ CLEAR_FILE = Path("/proc/self/clear_refs")
 RESET_PEAK = "5"
 
 
-class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class LiveBytes(TorchDispatchMode):
     """Counts the bytes of live tensor storages, aliases once, while it is entered.
 
     Storages that were alive before are not counted unless registered; storages it has seen stay counted until they are
@@ -39,7 +39,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.current = 0
         self.peak = 0
         self._bytes_by_storage: dict[int, int] = {}

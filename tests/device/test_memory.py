@@ -27,11 +27,6 @@ class Doubled(torch.autograd.Function):
         return grad * 2
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def test_a_tensor_counts_from_its_making_to_its_last_reference() -> None:
     with LiveBytes() as live:
         x = torch.zeros(FLOATS)

@@ -20,11 +20,6 @@ from tests.oracle.conventional import (
 STEP = 1e-5
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def example_groups(**first_response: Any) -> list[dict[str, Any]]:
     """Two groups of unequal sizes, with a mask, an unscored response, and old log-probs that clip some tokens."""
     first = {
