@@ -1,0 +1,1 @@
+"""Prompts and recorded rollouts: files in, records out."""
