@@ -1,0 +1,1 @@
+"""Weights in, checkpoints out and in again."""

@@ -1,0 +1,85 @@
+"""Stand-in for what Megatron-core asks of CUDA, so that the same code path runs on the CPU; inactive where CUDA exists."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+# What Megatron's optimizer compares `Tensor.type()` with; float64 takes the path of float32.
+_TYPE_NAMES = {
+    torch.float64: "torch.cuda.FloatTensor",
+    torch.float32: "torch.cuda.FloatTensor",
+    torch.float16: "torch.cuda.HalfTensor",
+    torch.bfloat16: "torch.cuda.BFloat16Tensor",
+}
+
+
+def default_device() -> torch.device:
+    """The device of this rank's tensors."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+class _OnCpu(TorchFunctionMode):
+    """Turns `device="cuda"` into the CPU, and answers `Tensor.type()` with the CUDA name."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            return _TYPE_NAMES.get(args[0].dtype, func(*args))
+        if str(kwargs.get("device", "")).startswith("cuda"):
+            kwargs["device"] = "cpu"
+        return func(*args, **kwargs)
+
+
+class _TorchOnCpu(ModuleType):
+    """The torch module with factory functions that turn `device="cuda"` into the CPU, at no cost to other calls."""
+
+    def __init__(self) -> None:
+        super().__init__("torch")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    @staticmethod
+    def zeros(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
+        """Like `torch.zeros`."""
+        return torch.zeros(*args, device="cpu" if str(device).startswith("cuda") else device, **kwargs)
+
+
+@contextlib.contextmanager
+def optimizer_device() -> Iterator[None]:
+    """Surround calls of Megatron's optimizer, which names the device and its tensor types literally."""
+    with contextlib.nullcontext() if torch.cuda.is_available() else _OnCpu():
+        yield
+
+
+def _set_rng_state(state: torch.Tensor, device: Any = -1, graph_safe: bool = False) -> None:
+    torch.set_rng_state(state)
+
+
+def _get_rng_state(device: Any = "cuda", clone: bool = False, graph_safe: bool = False) -> torch.Tensor:
+    return torch.get_rng_state()
+
+
+def install() -> None:
+    """Put the stand-in in place, once per process; does nothing where CUDA exists."""
+    if torch.cuda.is_available():
+        return
+    # Megatron decorates small functions with torch.compile, which costs tens of seconds per process here.
+    torch.compiler.set_stance("force_eager")
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    torch.cuda.synchronize = lambda device=None: None  # type: ignore[assignment]
+    torch.cuda.get_rng_state = _get_rng_state  # type: ignore[assignment]
+    torch.cuda.manual_seed = torch.manual_seed  # type: ignore[assignment]
+
+    from megatron.core.pipeline_parallel import schedules
+    from megatron.core.tensor_parallel import random
+
+    random._set_cuda_rng_state = _set_rng_state
+    random._get_cuda_rng_state = _get_rng_state
+    schedules.torch = _TorchOnCpu()

@@ -1,0 +1,1 @@
+"""What owns gradients, optimizer and their reduction, behind one small interface."""

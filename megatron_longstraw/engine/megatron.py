@@ -1,0 +1,102 @@
+"""Megatron-core's DistributedDataParallel and optimizer."""
+
+import math
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
+from megatron.core.optimizer import get_megatron_optimizer
+from torch import nn
+
+from megatron_longstraw.config.schema import OptimizerConfig
+from megatron_longstraw.device.cpu import default_device, optimizer_device
+from megatron_longstraw.engine.base import StepResult
+from megatron_longstraw.model.gpt import SegmentModel
+from megatron_longstraw.parallel.layout import ParallelLayout
+
+
+class MegatronEngine:
+    """Gradients in DDP's contiguous buffers, in float32 or wider; the optimizer on float32 main weights for bfloat16.
+
+    Args:
+        model: this rank's part of the model.
+        layout: sizes and groups.
+        settings: the optimizer's section.
+    """
+
+    def __init__(self, model: SegmentModel, layout: ParallelLayout, settings: OptimizerConfig) -> None:
+        self.layout = layout
+        bfloat16 = model.config.bf16
+        self._model = DistributedDataParallel(
+            model.config,
+            DistributedDataParallelConfig(grad_reduce_in_fp32=bfloat16, overlap_grad_reduce=False),
+            model,
+            pg_collection=layout.groups,
+        )
+        optimizer_config = MegatronOptimizerConfig(
+            optimizer=settings.name,
+            lr=settings.lr,
+            min_lr=0.0,
+            weight_decay=settings.weight_decay,
+            adam_beta1=settings.betas[0],
+            adam_beta2=settings.betas[1],
+            adam_eps=settings.eps,
+            # Megatron's default is 0.9; `sgd` is plain.
+            sgd_momentum=0.0,
+            clip_grad=settings.clip_grad,
+            bf16=bfloat16,
+            params_dtype=model.config.params_dtype,
+        )
+        with optimizer_device():
+            self.optimizer = get_megatron_optimizer(optimizer_config, [self._model])
+
+    @property
+    def model(self) -> nn.Module:
+        """The wrapped model."""
+        return self._model
+
+    def zero_grad(self) -> None:
+        """Clear the gradient buffers, in place."""
+        self._model.zero_grad_buffer()
+        self.optimizer.zero_grad()
+
+    def finalize(self, denominator: float) -> None:
+        """Reduce gradients over ranks once, and divide by the sum of all ranks' denominators.
+
+        Args:
+            denominator: this rank's; where the sum is 0, nothing is divided.
+        """
+        # float64, since Megatron would turn an integer's reciprocal into float32.
+        count = torch.tensor(denominator, dtype=torch.float64, device=default_device())
+        finalize_model_grads([self._model], count, pg_collection=self.layout.groups)
+
+    @torch.no_grad()
+    def step(self, lr: float) -> StepResult:
+        """Clip, and apply the optimizer; a gradient that is not finite leaves the weights as they are.
+
+        Args:
+            lr: the learning rate of this step.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        with optimizer_device():
+            self.optimizer.prepare_grads()
+            grad_norm = float(self.optimizer.get_grad_norm())
+            if not math.isfinite(grad_norm):
+                return StepResult(0.0, applied=False)
+            self.optimizer.step()
+        return StepResult(grad_norm, applied=True)
+
+    def sharded_state_dict(self, *, is_loading: bool) -> dict[str, Any]:
+        """Weights and optimizer for megatron-core's distributed checkpointing."""
+        model = self._model.sharded_state_dict()
+        with optimizer_device():
+            optimizer = self.optimizer.sharded_state_dict(model, is_loading=is_loading)
+        return {"model": model, "optimizer": optimizer}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take what a checkpoint held, in place."""
+        self._model.load_state_dict(state["model"])
+        with optimizer_device():
+            self.optimizer.load_state_dict(state["optimizer"])

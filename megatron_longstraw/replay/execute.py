@@ -1,0 +1,78 @@
+"""Segments through Megatron's schedule as its microbatches; the only file that knows `forward_backward_func`."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch import Tensor, nn
+
+from megatron_longstraw.parallel.layout import ParallelLayout
+from megatron_longstraw.replay.segment import Segment
+from megatron_longstraw.types import Phase
+
+
+@dataclass(frozen=True)
+class Executor:
+    """Runs segments; gradients accumulate in the buffers of the model's wrapper, unreduced and unnormalised.
+
+    Args:
+        model: the wrapped model, with `no_sync()`.
+        layout: sizes and groups.
+    """
+
+    model: nn.Module
+    layout: ParallelLayout
+
+    @torch.no_grad()
+    def forward(self, segments: Sequence[Segment]) -> list[Any]:
+        """Run segments in order without a graph; return the model's outputs on the last pipeline stage."""
+        return self._schedule(segments, forward_only=True)
+
+    def forward_backward(self, segments: Sequence[Segment]) -> None:
+        """Run and differentiate segments in order; the graph of one exists at a time per pipeline stage."""
+        self._schedule(segments, forward_only=False)
+
+    def forward_keep(self, segment: Segment) -> Tensor:
+        """Run one segment and keep its graph; for a single pipeline stage."""
+        assert self.layout.pipeline == 1, "graphs are kept on a single stage only"
+        return self.model(segment.input_ids, segment.context)
+
+    def backward_kept(self, root: Tensor) -> None:
+        """Differentiate what `forward_keep` returned."""
+        with self.model.no_sync():
+            root.backward()
+
+    def _schedule(self, segments: Sequence[Segment], *, forward_only: bool) -> list[Any]:
+        if not segments:
+            return []
+        rows, tokens = segments[0].input_ids.shape
+        # Gradients are reduced once per update, by the engine, however many schedules ran.
+        with self.model.no_sync():
+            return get_forward_backward_func()(
+                forward_step_func=_forward_step,
+                data_iterator=iter(segments),
+                model=self.model,
+                num_microbatches=len(segments),
+                seq_length=tokens,
+                micro_batch_size=rows,
+                forward_only=forward_only,
+                pg_collection=self.layout.groups,
+            )
+
+
+def _forward_step(segments: Iterator[Segment], model: nn.Module) -> tuple[Any, Any]:
+    segment = next(segments)
+    return model(segment.input_ids, segment.context), partial(_loss, segment)
+
+
+def _loss(segment: Segment, output: Any) -> tuple[Tensor, Tensor, Any]:
+    """What the schedule differentiates, a count it never divides by, and what the caller wants back."""
+    count = torch.ones((), dtype=torch.int)
+    if segment.context.phase is not Phase.REPLAY:
+        return (output[0] if isinstance(output, tuple) else output), count, output
+    assert segment.token_weights is not None
+    logprobs, _ = output
+    return (logprobs * segment.token_weights).sum(), count, None
