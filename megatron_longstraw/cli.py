@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -44,6 +45,8 @@ def train(options: argparse.Namespace) -> None:
     """`longstraw train CONFIG [key=value ...]`."""
     config = load_config(options.config, options.overrides)
     check_files(config)
+    # Megatron-core says it four times; `longstraw doctor` says it once.
+    warnings.filterwarnings("ignore", message="Transformer Engine and Apex are not installed")
     # Imported when the configuration is known to be right: torch and Megatron take seconds.
     from megatron_longstraw import trainer
 

@@ -3,6 +3,7 @@
 import importlib
 import os
 import platform
+import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import metadata
@@ -84,7 +85,8 @@ def _version(distribution: str) -> str | None:
 def _usable(load: Callable[[], object], purpose: str) -> tuple[str, str]:
     """Try an import, and tell how it went."""
     try:
-        load()
+        with warnings.catch_warnings(action="ignore"):
+            load()
     except ModuleNotFoundError as error:
         return "not usable", f"{purpose}: not installed ({error})"
     # A package built for another machine fails in its own way.
@@ -99,6 +101,5 @@ def _import_apex() -> None:
         importlib.import_module("apex.optimizers")
         importlib.import_module("amp_C")
     except ModuleNotFoundError as error:
-        raise ImportError(
-            f"{getattr(apex, '__file__', None) or 'apex'} is not NVIDIA's Apex with its extensions ({error})"
-        ) from error
+        place = getattr(apex, "__file__", None) or "apex"
+        raise ImportError(f"{place} is not NVIDIA's Apex with its extensions ({error})") from error

@@ -80,7 +80,7 @@ class _JsonRows:
         place = Place(self._path, self._lines[row])
         with self._path.open("rb") as file:
             file.seek(self._offsets[row])
-            text = file.readline()
+            text = file.readline().rstrip()
         try:
             content = json.loads(text)
         except UnicodeDecodeError as error:
