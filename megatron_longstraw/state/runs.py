@@ -102,6 +102,7 @@ class DecodeState:
         self.parent = parent
         self.tokens = 0
         settings = parent.settings
+        self.device = settings.device
         self._layers = {
             spec.layer_number: AttentionRows(spec, rows, capacity, settings.device) for spec in settings.specs
         }
@@ -125,6 +126,6 @@ class DecodeState:
 
     def keep(self, rows: Tensor | Sequence[int]) -> None:
         """Keep only these rows, `[kept]`; the others have ended."""
-        index = torch.as_tensor(rows, dtype=torch.long, device=self.parent.settings.device)
+        index = torch.as_tensor(rows, dtype=torch.long, device=self.device)
         for layer in self._layers.values():
             layer.keep(index)
