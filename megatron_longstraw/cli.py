@@ -70,6 +70,8 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="longstraw", description="Exact GRPO on million-token prompts.")
     parser.add_argument("--version", action="version", version=f"longstraw {__version__}")
+    # DeepSpeed's launcher puts it before the command; the rank is read from the environment.
+    parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     training = commands.add_parser("train", help="the GRPO loop; resumes by itself from its run directory")

@@ -103,7 +103,7 @@ def write_rollouts(path: str | Path, groups: Iterable[Group], tokenizer: Any = N
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
+    with partial.open("w", encoding="utf-8", errors="replace") as file:
         for group in groups:
             # Columns of a parquet file may be of types that JSON lacks, such as dates.
             file.write(json.dumps(_group_line(group, tokenizer), ensure_ascii=False, default=str) + "\n")

@@ -52,7 +52,12 @@ class Encoder:
     def response(self, text: str, place: Place, key: str) -> Tensor:
         """Encode a response `[response_tokens]` int64, with nothing added before or after it."""
         tokenizer = self._require_tokenizer(place, key)
-        return self.ids(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], place, key)
+        try:
+            ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        # Half of a surrogate pair is a text of Python's, but not of a tokenizer.
+        except TypeError as error:
+            raise place.error(f"cannot be tokenised: {_one_line(error)}", key=key) from error
+        return self.ids(ids, place, key)
 
     def ids(self, ids: Sequence[int], place: Place, key: str) -> Tensor:
         """Check token ids and return them as `[tokens]` int64, at least one."""
@@ -69,13 +74,13 @@ class Encoder:
 
     def _tokenize(self, prompt: Text, place: Place, key: str) -> list[int]:
         tokenizer = self._require_tokenizer(place, key)
-        if isinstance(prompt, str):
-            return tokenizer(prompt, verbose=False)["input_ids"]
-        if tokenizer.chat_template is None:
+        if not isinstance(prompt, str) and tokenizer.chat_template is None:
             raise place.error("chat messages, but the tokenizer has no chat template", key=key, allowed="a text")
-        # An assistant's message at the end has been begun for the policy, which goes on with it.
-        begun = prompt[-1]["role"] == "assistant"
         try:
+            if isinstance(prompt, str):
+                return tokenizer(prompt, verbose=False)["input_ids"]
+            # An assistant's message at the end has been begun for the policy, which goes on with it.
+            begun = prompt[-1]["role"] == "assistant"
             return tokenizer.apply_chat_template(
                 prompt,
                 add_generation_prompt=not begun,
@@ -85,8 +90,7 @@ class Encoder:
             )
         # Templates are programs of the model's author: they refuse messages by whatever error they like.
         except Exception as error:
-            problem = " ".join(str(error).split())
-            raise place.error(f"the chat template refuses the messages: {problem}", key=key) from error
+            raise place.error(f"cannot be tokenised: {_one_line(error)}", key=key) from error
 
     def _require_tokenizer(self, place: Place, key: str) -> Any:
         if self.tokenizer is None:
@@ -110,6 +114,10 @@ def check_text(value: object, place: Place, key: str) -> Text:
             allowed = '{"role": "user", "content": "..."}'
             raise place.error("holds what is not a chat message", key=key, allowed=allowed)
     return value
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _kind(value: object) -> str:

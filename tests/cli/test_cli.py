@@ -42,6 +42,12 @@ def test_train_hands_over_the_checked_configuration(monkeypatch: pytest.MonkeyPa
     assert [(config.train.steps, config.optimizer.name) for config in configs] == [(3, "sgd")]
 
 
+def test_deepspeeds_launcher_may_add_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = replace_trainer(monkeypatch, None)
+    assert cli.main(["--local_rank=1", "train", "config.yaml"]) == 0
+    assert len(configs) == 1
+
+
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [

@@ -81,8 +81,17 @@ def test_a_text_without_a_tokenizer_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "problem"), [(None, "no chat template"), ("{{ raise_exception('no user') }}", "refuses .*no user")]
+    ("template", "problem"),
+    [(None, "no chat template"), ("{{ raise_exception('no user') }}", "cannot be tokenised: no user")],
 )
 def test_messages_that_the_template_cannot_take_are_refused(template: str | None, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         Encoder(word_tokenizer(template), 8).prompt([{"role": "user", "content": "a"}], PLACE, "prompt")
+
+
+@pytest.mark.parametrize("prompt", ["\ud800", [{"role": "user", "content": "\ud800"}]])
+def test_half_a_surrogate_pair_is_refused(prompt: Text) -> None:
+    with pytest.raises(InputError, match=r"^file.jsonl:1: prompt: cannot be tokenised"):
+        ids(prompt)
+    with pytest.raises(InputError, match=r"^file.jsonl:1: text: cannot be tokenised"):
+        encoder().response("\ud800", PLACE, "text")
