@@ -82,7 +82,7 @@ def test_a_text_without_a_tokenizer_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("template", "problem"),
-    [(None, "no chat template"), ("{{ raise_exception('no user') }}", "cannot be tokenised: no user")],
+    [(None, "no chat template"), ("{{ raise_exception('no user') }}", "tokenised: no user")],
 )
 def test_messages_that_the_template_cannot_take_are_refused(template: str | None, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
