@@ -11,7 +11,7 @@ PACKAGE = "megatron_longstraw"
 # Lowest first. Parts of one layer do not import each other.
 LAYERS = (
     ("errors",),
-    ("grpo", "config", "types"),
+    ("grpo", "config", "types", "interrupt"),
     ("device", "kernels"),
     ("parallel",),
     ("state",),
