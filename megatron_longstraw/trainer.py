@@ -109,7 +109,8 @@ class Trainer:
         batches = [works[start : start + size] for start in range(0, len(works), size)]
         # The first update samples its own groups from the state it trains on; the others' are sampled before it.
         batches[1:] = [[prepare(self.machine, work) for work in batch] for batch in batches[1:]]
-        metrics, results = StepMetrics(), []
+        metrics = StepMetrics()
+        results: list[UpdateResult] = []
         total = train.steps * train.updates_per_rollout * len(batches)
         for _ in range(train.updates_per_rollout):
             for index, batch in enumerate(batches):
@@ -151,7 +152,9 @@ class Trainer:
         return figures | {
             "tokens/prompt": prompt_tokens,
             "tokens/response": response_tokens,
-            "throughput/tokens_per_s": (prompt_tokens + response_tokens) * self.config.train.updates_per_rollout / step_s,
+            "throughput/tokens_per_s": (prompt_tokens + response_tokens)
+            * self.config.train.updates_per_rollout
+            / step_s,
             "throughput/tflops": flops / step_s / 1e12,
             "memory/peak_bytes": peak_bytes(),
         }
@@ -247,9 +250,7 @@ def train(config: Config) -> None:
         (run_dir / "config.yaml").write_text(dump_config(config))
         log = MetricsLog(run_dir, resume_step=position.step)
         wandb = config.tracking.wandb
-        run = WandbRun(
-            run_dir, mode=wandb.mode, project=wandb.project, name=wandb.name, config=flatten(config)
-        )
+        run = WandbRun(run_dir, mode=wandb.mode, project=wandb.project, name=wandb.name, config=flatten(config))
         progress = Progress(config.tracking.progress, total_steps=config.train.steps, done_steps=position.step)
         phases["progress"] = progress
         with progress:

@@ -69,5 +69,3 @@ def _by_hf_name(trainer, tensors):
     hf_config = read_hf_config(trainer.hf_folder)
     named = to_hf(tensors, hf_config.num_hidden_layers, head_sizes(hf_config))
     return {name: tensor.clone() for name, tensor in named}
-
-

@@ -20,6 +20,7 @@ from torch import Tensor
 from megatron_longstraw.kernels.segment_attention import flash, reference
 from megatron_longstraw.kernels.segment_attention.contract import OwnCotangent, PastPage
 
+
 def segment_attention(
     query: Tensor,
     key: Tensor,
@@ -44,4 +45,3 @@ def choose(query: Tensor) -> tuple[str, str]:
     if query.dtype in (torch.float16, torch.bfloat16):
         return "flash", "aten's flash attention for the accelerator takes float16 and bfloat16"
     return "reference", f"aten's flash attention for the accelerator does not take {query.dtype}"
-

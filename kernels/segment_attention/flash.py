@@ -132,7 +132,7 @@ class FlashSegmentAttention(torch.autograd.Function):
     """Segment attention by flash parts; backward accumulates the past's cotangents in place."""
 
     @staticmethod
-    def forward(  # noqa: PLR0913  (autograd hands every input over by position)
+    def forward(
         ctx: Any,
         query: Tensor,
         key: Tensor,
@@ -159,7 +159,7 @@ class FlashSegmentAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         """Differentiate part by part; add each past page's part to its cotangent pages in place."""
         query, key, value, out, log_sum_exp = ctx.saved_tensors
         tokens, rows, kv_heads, head_dim = key.shape
@@ -187,9 +187,7 @@ class FlashSegmentAttention(torch.autograd.Function):
         return d_query, d_key, d_value, None, None, None
 
 
-def _past_backward(
-    ctx: Any, d_out: Tensor, query: Tensor, out: Tensor, log_sum_exp: Tensor, kv_heads: int
-) -> Tensor:
+def _past_backward(ctx: Any, d_out: Tensor, query: Tensor, out: Tensor, log_sum_exp: Tensor, kv_heads: int) -> Tensor:
     """Accumulate the pages' cotangents in place and return the queries' gradient from all pages."""
     folded_query, folded_d_out = fold(query, kv_heads), fold(d_out.contiguous(), kv_heads)
     merged = fold(out, kv_heads), fold(log_sum_exp.unsqueeze(-1), kv_heads).squeeze(-1)

@@ -8,7 +8,9 @@ from torch import Tensor
 from megatron_longstraw.kernels.segment_attention.contract import OwnCotangent, PastPage
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, past_key: Tensor, past_value: Tensor, scale: float) -> Tensor:
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, past_key: Tensor, past_value: Tensor, *, scale: float
+) -> Tensor:
     """Attend with one softmax.
 
     Args:
@@ -45,7 +47,7 @@ class ReferenceSegmentAttention(torch.autograd.Function):
     """`attention` with the gradient of the past added to its pages in place."""
 
     @staticmethod
-    def forward(  # noqa: PLR0913  (autograd hands every input over by position)
+    def forward(
         ctx: Any,
         query: Tensor,
         key: Tensor,
@@ -57,16 +59,16 @@ class ReferenceSegmentAttention(torch.autograd.Function):
         """Compute the output; keep the inputs for backward."""
         ctx.save_for_backward(query, key, value)
         ctx.past, ctx.scale, ctx.own_cotangent = past, scale, own_cotangent
-        return attention(query, key, value, _past(past, key, "key"), _past(past, value, "value"), scale)
+        return attention(query, key, value, _past(past, key, "key"), _past(past, value, "value"), scale=scale)
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         """Differentiate by autograd; add the past's part to the pages in place."""
         query, key, value = ctx.saved_tensors
-        leaves = [query, key, value, _past(ctx.past, key, "key"), _past(ctx.past, value, "value")]
-        leaves = [leaf.detach().requires_grad_() for leaf in leaves]
+        inputs = [query, key, value, _past(ctx.past, key, "key"), _past(ctx.past, value, "value")]
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         with torch.enable_grad():
-            out = attention(*leaves, ctx.scale)
+            out = attention(*leaves, scale=ctx.scale)
         d_query, d_key, d_value, d_past_key, d_past_value = torch.autograd.grad(out, leaves, d_out)
         start = 0
         for page in ctx.past:

@@ -23,9 +23,7 @@ class ChunkedTokenLogprob(torch.autograd.Function):
     """Log-probs and entropies; backward recomputes each chunk's logits from the hidden states."""
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """Compute value and entropy in one pass over the chunks."""
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs = hidden.new_empty(hidden.shape[0], dtype=wide)
@@ -44,7 +42,7 @@ class ChunkedTokenLogprob(torch.autograd.Function):
         return logprobs, entropies
 
     @staticmethod
-    def backward(ctx: Any, d_logprobs: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_logprobs: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """`d logit_v = d_logprob * ([v is the target] - p_v) / temperature`, chunk by chunk."""
         hidden, weight, targets, log_sum_exp = ctx.saved_tensors
         d_hidden = torch.empty_like(hidden)

@@ -1,4 +1,4 @@
-"""Stand-in for what Megatron-core asks of CUDA, so that the same code path runs on the CPU; inactive where CUDA exists."""
+"""Stand-in for what Megatron-core asks of CUDA: the same code path on the CPU; inactive where CUDA exists."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -73,8 +73,8 @@ def install() -> None:
     # Megatron decorates small functions with torch.compile, which costs tens of seconds per process here.
     torch.compiler.set_stance("force_eager")
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
-    torch.cuda.synchronize = lambda device=None: None  # type: ignore[assignment]
-    torch.cuda.get_rng_state = _get_rng_state  # type: ignore[assignment]
+    torch.cuda.synchronize = lambda device=None: None
+    torch.cuda.get_rng_state = _get_rng_state
     torch.cuda.manual_seed = torch.manual_seed  # type: ignore[assignment]
 
     from megatron.core.pipeline_parallel import schedules

@@ -118,7 +118,7 @@ class _StateRoot(torch.autograd.Function):
         return key.new_zeros(1, 1, hidden_size)
 
     @staticmethod
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
         """Return the cotangents that later segments left."""
         d_key, d_value = ctx.own_cotangent()
         return d_key.to(ctx.dtype), d_value.to(ctx.dtype), None, None

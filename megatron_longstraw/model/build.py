@@ -131,7 +131,8 @@ def build_model(hf_config: Any, dtype: torch.dtype, layout: ParallelLayout) -> S
         share_embeddings_and_output_weights=bool(hf_config.tie_word_embeddings),
         pg_collection=layout.groups,
     )
-    return model.to(default_device())
+    # Nothing is dropped out, so that a segment recomputes to the same numbers; evaluation mode also skips the masks.
+    return model.to(default_device()).eval()
 
 
 def state_specs(

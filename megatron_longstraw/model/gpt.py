@@ -26,7 +26,7 @@ class SegmentModel(GPTModel):
         self.rotary_table = rotary_table
         self.real_vocabulary = real_vocabulary
 
-    def forward(self, input_ids: Tensor, context: SegmentContext) -> Any:  # type: ignore[override]
+    def forward(self, input_ids: Tensor, context: SegmentContext) -> Any:
         """Run one segment.
 
         Args:
@@ -41,9 +41,7 @@ class SegmentModel(GPTModel):
         context.rotary = self.rotary_table(context.start, input_ids.shape[1], self.config.params_dtype)
         return super().forward(input_ids, position_ids=None, attention_mask=None, packed_seq_params=context)
 
-    def _postprocess(
-        self, hidden_states: Tensor, *args: Any, packed_seq_params: SegmentContext, **kwargs: Any
-    ) -> Any:
+    def _postprocess(self, hidden_states: Tensor, *args: Any, packed_seq_params: SegmentContext, **kwargs: Any) -> Any:
         context = packed_seq_params
         if not self.post_process:
             return hidden_states

@@ -19,7 +19,7 @@ class _RMSNormFunction(torch.autograd.Function):
         return (wide * reciprocal).to(hidden.dtype) * weight
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         """`dx = r * (g - n * mean(g * n))` with `n = x * r` and `g = dy * weight`."""
         hidden, weight, reciprocal = ctx.saved_tensors
         wide = reciprocal.dtype

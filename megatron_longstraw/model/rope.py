@@ -44,6 +44,8 @@ class RotaryTable(nn.Module):
         factor: multiplies cosine and sine.
     """
 
+    inverse_frequencies: Tensor
+
     def __init__(self, inverse_frequencies: Tensor, factor: float) -> None:
         super().__init__()
         self.register_buffer("inverse_frequencies", inverse_frequencies, persistent=False)
@@ -72,7 +74,7 @@ class _Rotate(torch.autograd.Function):
         return _rotated(tensor, cosine, sine)
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         """Rotate back."""
         cosine, sine = ctx.saved_tensors
         return _rotated(d_out, cosine, -sine), None, None

@@ -19,7 +19,7 @@ class _SwiGLUFunction(torch.autograd.Function):
         return functional.silu(gate) * up
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor) -> Tensor:
         """`d up = d * silu(gate)`, `d gate = d * up * silu'(gate)`."""
         (gate_up,) = ctx.saved_tensors
         gate, up = gate_up.chunk(2, dim=-1)

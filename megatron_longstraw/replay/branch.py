@@ -73,7 +73,7 @@ def score(
     return [torch.cat(parts) for parts in logprobs.values()], [torch.cat(parts) for parts in entropies.values()]
 
 
-def replay_branches(  # noqa: PLR0913  (score's arguments and the weights)
+def replay_branches(
     executor: Executor,
     state: PromptState,
     responses: Sequence[Tensor],

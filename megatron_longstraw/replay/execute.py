@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from torch import Tensor, nn
+from torch import Tensor
 
 from megatron_longstraw.parallel.layout import ParallelLayout
 from megatron_longstraw.replay.segment import Segment
@@ -23,7 +23,7 @@ class Executor:
         layout: sizes and groups.
     """
 
-    model: nn.Module
+    model: Any
     layout: ParallelLayout
 
     @torch.no_grad()
@@ -63,7 +63,7 @@ class Executor:
             )
 
 
-def _forward_step(segments: Iterator[Segment], model: nn.Module) -> tuple[Any, Any]:
+def _forward_step(segments: Iterator[Segment], model: Any) -> tuple[Any, Any]:
     segment = next(segments)
     return model(segment.input_ids, segment.context), partial(_loss, segment)
 

@@ -6,9 +6,7 @@ from megatron_longstraw.replay.segment import state_segment
 from megatron_longstraw.types import Phase
 
 
-def prompt_backward(
-    executor: Executor, state: PromptState, on_segment: OnSegment = lambda done, total: None
-) -> None:
+def prompt_backward(executor: Executor, state: PromptState, on_segment: OnSegment = lambda done, total: None) -> None:
     """Recompute each segment on constant earlier state and differentiate it from its cotangent.
 
     When a segment is reached, every later reader of its state has run, so its cotangent is complete.

@@ -53,7 +53,7 @@ class _Row:
     logprobs: list[float] = field(default_factory=list)
 
 
-def decode_group(  # noqa: PLR0913  (one argument per independent choice)
+def decode_group(
     executor: Executor,
     state: PromptState,
     *,
@@ -83,8 +83,10 @@ def decode_group(  # noqa: PLR0913  (one argument per independent choice)
     everyone = [_Row(row_generator(seed, group, row)) for row in range(rows)]
     active = everyone
     newest = state.prompt.ids[-1:].expand(rows)
+    dtype = torch.float32
     while active:
         logits = _next_logits(executor, decoding, newest)
+        dtype = logits.dtype
         uniforms = torch.cat([torch.rand(1, generator=row.generator, dtype=torch.float64) for row in active])
         tokens, logprobs = (values.cpu() for values in sample(logits, uniforms, sampling))
         for row, token, logprob in zip(active, tokens.tolist(), logprobs.tolist(), strict=True):
@@ -99,7 +101,7 @@ def decode_group(  # noqa: PLR0913  (one argument per independent choice)
             decoding.keep(going_on)
             tokens = tokens[going_on]
         newest = tokens
-    return tuple(_response(row, stop, logits.dtype) for row in everyone)
+    return tuple(_response(row, stop, dtype) for row in everyone)
 
 
 def _next_logits(executor: Executor, decoding: DecodeState, newest: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Runs of tokens with a parent: the prompt is the root, a response its child; each keeps the state of its own tokens."""
+"""Runs of tokens with a parent: the prompt is the root, a response its child; each keeps its own tokens' state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

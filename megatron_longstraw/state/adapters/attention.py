@@ -28,7 +28,9 @@ class AttentionState:
     def past(self, stop: int) -> list[PastPage]:
         """Pages of the run's tokens `0..stop`: views, with where their cotangents accumulate."""
         keys, values = self._pages.read("key", stop), self._pages.read("value", stop)
-        return [PastPage(key, value, d_key, d_value) for (key, d_key), (value, d_value) in zip(keys, values, strict=True)]
+        return [
+            PastPage(key, value, d_key, d_value) for (key, d_key), (value, d_value) in zip(keys, values, strict=True)
+        ]
 
     def cotangent(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Accumulated cotangents of key and value of tokens `start..stop`, each `[tokens, kv_heads, head_dim]`."""
