@@ -7,12 +7,12 @@ import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
 from megatron.core.optimizer import get_megatron_optimizer
+from megatron.core.transformer.module import MegatronModule
 from torch import nn
 
 from megatron_longstraw.config.schema import OptimizerConfig
 from megatron_longstraw.device.cpu import default_device, optimizer_device
 from megatron_longstraw.engine.base import StepResult
-from megatron_longstraw.model.gpt import SegmentModel
 from megatron_longstraw.parallel.layout import ParallelLayout
 
 
@@ -25,7 +25,7 @@ class MegatronEngine:
         settings: the optimizer's section.
     """
 
-    def __init__(self, model: SegmentModel, layout: ParallelLayout, settings: OptimizerConfig) -> None:
+    def __init__(self, model: MegatronModule, layout: ParallelLayout, settings: OptimizerConfig) -> None:
         self.layout = layout
         bfloat16 = model.config.bf16
         self._model = DistributedDataParallel(

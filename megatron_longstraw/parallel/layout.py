@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.process_groups_config import ProcessGroupCollection
 
+from megatron_longstraw.device.cpu import default_device
 from megatron_longstraw.errors import InputError
 
 
@@ -46,7 +46,9 @@ class ParallelLayout:
 
 
 @contextmanager
-def process_groups(*, tensor: int = 1, pipeline: int = 1, context: int = 1, expert: int = 1) -> Iterator[ParallelLayout]:
+def process_groups(
+    *, tensor: int = 1, pipeline: int = 1, context: int = 1, expert: int = 1
+) -> Iterator[ParallelLayout]:
     """Set up torch.distributed and Megatron's groups, and take them down at the end.
 
     Under a launcher (`RANK` and `WORLD_SIZE` set) it joins the launcher's world; otherwise it is a world of one.
@@ -60,7 +62,7 @@ def process_groups(*, tensor: int = 1, pipeline: int = 1, context: int = 1, expe
         raise InputError(
             f"tensor x pipeline x context = {model_ranks} does not divide the {world} ranks started", key="parallel"
         )
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    backend = "gloo" if default_device().type == "cpu" else "nccl"
     with tempfile.TemporaryDirectory() as folder:
         if "RANK" in os.environ:
             dist.init_process_group(backend)

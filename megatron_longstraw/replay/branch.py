@@ -1,6 +1,7 @@
 """Branches of a captured prompt: scored without a graph, then replayed one batch at a time with one."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -63,12 +64,14 @@ def score(
     for done, batch in enumerate(batches):
         run = _branch_run(state, batch, with_cotangents=False)
         for span in batch.spans:
-            segment = branches.segment(batch, span, run, phase=Phase.SCORE, store=span.stop <= run.capacity)
-            (output,) = executor.forward([segment])
+            store = span.stop <= run.capacity
+            (output,) = executor.forward([partial(branches.segment, batch, span, run, phase=Phase.SCORE, store=store)])
             sizes = [min(span.stop, len(responses[branch])) - span.start for branch in batch.branches]
             for found, values in zip((logprobs, entropies), output, strict=True):
                 for branch, part in zip(batch.branches, values.cpu().split(sizes), strict=True):
                     found[branch].append(part)
+        # The next chain's pages take the place of this one's.
+        del run
         on_segment(done + 1, len(batches))
     return [torch.cat(parts) for parts in logprobs.values()], [torch.cat(parts) for parts in entropies.values()]
 
@@ -102,12 +105,14 @@ def replay_branches(
         run = _branch_run(state, batch, with_cotangents=True)
         first = branches.inputs[batch.branches[0]]
         executor.forward(
-            [state_segment(first, span, run, phase=Phase.CAPTURE, store=True) for span in batch.spans[:-1]]
+            [partial(state_segment, first, span, run, phase=Phase.CAPTURE, store=True) for span in batch.spans[:-1]]
         )
         executor.forward_backward(
             [
-                branches.segment(batch, span, run, phase=Phase.REPLAY, inject=span.stop <= run.capacity)
+                partial(branches.segment, batch, span, run, phase=Phase.REPLAY, inject=span.stop <= run.capacity)
                 for span in reversed(batch.spans)
             ]
         )
+        # The next chain's pages take the place of this one's.
+        del run
         on_segment(done + 1, len(batches))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor
 
@@ -80,10 +81,10 @@ def capture(
     kept = state.gradient_spans[-settings.keep_graph_segments :] if settings.keep_graph_segments else ()
     for done, span in enumerate(state.spans):
         keep = span in kept
-        segment = state_segment(prompt.ids, span, run, phase=Phase.CAPTURE, store=True, inject=keep)
+        make = partial(state_segment, prompt.ids, span, run, phase=Phase.CAPTURE, store=True, inject=keep)
         if keep:
-            state.kept[span] = executor.forward_keep(segment)
+            state.kept[span] = executor.forward_keep(make())
         else:
-            executor.forward([segment])
+            executor.forward([make])
         on_segment(done + 1, len(state.spans))
     return state

@@ -1,6 +1,6 @@
 """Segments through Megatron's schedule as its microbatches; the only file that knows `forward_backward_func`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,6 +12,9 @@ from torch import Tensor
 from megatron_longstraw.parallel.layout import ParallelLayout
 from megatron_longstraw.replay.segment import Segment
 from megatron_longstraw.types import Phase
+
+# Segments are made one at a time, so that a long chain holds the inputs of one.
+MakeSegment = Callable[[], Segment]
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,13 @@ class Executor:
     layout: ParallelLayout
 
     @torch.no_grad()
-    def forward(self, segments: Sequence[Segment]) -> list[Any]:
+    def forward(self, make_segments: Sequence[MakeSegment]) -> list[Any]:
         """Run segments in order without a graph; return the model's outputs on the last pipeline stage."""
-        return self._schedule(segments, forward_only=True)
+        return self._schedule(make_segments, forward_only=True)
 
-    def forward_backward(self, segments: Sequence[Segment]) -> None:
+    def forward_backward(self, make_segments: Sequence[MakeSegment]) -> None:
         """Run and differentiate segments in order; the graph of one exists at a time per pipeline stage."""
-        self._schedule(segments, forward_only=False)
+        self._schedule(make_segments, forward_only=False)
 
     def forward_keep(self, segment: Segment) -> Tensor:
         """Run one segment and keep its graph; for a single pipeline stage."""
@@ -45,19 +48,19 @@ class Executor:
         with self.model.no_sync():
             root.backward()
 
-    def _schedule(self, segments: Sequence[Segment], *, forward_only: bool) -> list[Any]:
-        if not segments:
+    def _schedule(self, make_segments: Sequence[MakeSegment], *, forward_only: bool) -> list[Any]:
+        if not make_segments:
             return []
-        rows, tokens = segments[0].input_ids.shape
         # Gradients are reduced once per update, by the engine, however many schedules ran.
         with self.model.no_sync():
             return get_forward_backward_func()(
                 forward_step_func=_forward_step,
-                data_iterator=iter(segments),
+                data_iterator=(make() for make in make_segments),
                 model=self.model,
-                num_microbatches=len(segments),
-                seq_length=tokens,
-                micro_batch_size=rows,
+                num_microbatches=len(make_segments),
+                # Shapes travel with the tensors; these two are not read.
+                seq_length=1,
+                micro_batch_size=1,
                 forward_only=forward_only,
                 pg_collection=self.layout.groups,
             )

@@ -1,5 +1,7 @@
 """The backward through the prompt: its segments in reverse order, one graph at a time, for all branches at once."""
 
+from functools import partial
+
 from megatron_longstraw.replay.capture import OnSegment, PromptState
 from megatron_longstraw.replay.execute import Executor
 from megatron_longstraw.replay.segment import state_segment
@@ -22,6 +24,6 @@ def prompt_backward(executor: Executor, state: PromptState, on_segment: OnSegmen
         if span in state.kept:
             executor.backward_kept(state.kept.pop(span))
         else:
-            segment = state_segment(state.prompt.ids, span, state.run, phase=Phase.PROMPT_BACKWARD, inject=True)
-            executor.forward_backward([segment])
+            make = partial(state_segment, state.prompt.ids, span, state.run, phase=Phase.PROMPT_BACKWARD, inject=True)
+            executor.forward_backward([make])
         on_segment(done + 1, len(spans))

@@ -107,7 +107,8 @@ def decode_group(
 def _next_logits(executor: Executor, decoding: DecodeState, newest: Tensor) -> Tensor:
     """Append the rows' newest tokens, `[rows]`, and return the logits after them, `[rows, vocabulary]`."""
     context = SegmentContext(phase=Phase.DECODE, run=decoding, start=decoding.position)
-    (logits,) = executor.forward([Segment(newest.unsqueeze(-1).to(decoding.device), context)])
+    segment = Segment(newest.unsqueeze(-1).to(decoding.device), context)
+    (logits,) = executor.forward([lambda: segment])
     decoding.advance()
     return logits
 

@@ -64,4 +64,6 @@ def test_a_response_has_its_own_random_stream():
         return torch.rand(4, generator=row_generator(*key)).tolist()
 
     assert draws(1, 2, 3) == draws(1, 2, 3)
-    assert len({tuple(draws(*key)) for key in [(1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4), (12, 3, 4), (1, 23, 4)]}) == 6
+    assert (
+        len({tuple(draws(*key)) for key in [(1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4), (12, 3, 4), (1, 23, 4)]}) == 6
+    )
