@@ -83,12 +83,13 @@ def save_checkpoint(
     folder = folder_of(checkpoints, iteration)
     partial = variant(folder, PARTIAL)
     partial.mkdir()
-    _copy_hf_files(Path(hf_folder), partial / HF)
-    (partial / EXTRA).write_text(json.dumps(dict(extra), indent=1) + "\n")
-    save_random_state(partial)
+    # First, since Megatron warns of anything else in the folder.
     dist_checkpointing.save(
         engine.sharded_state_dict(is_loading=False), str(partial), _InProcessStrategy("torch_dist", 1)
     )
+    _copy_hf_files(Path(hf_folder), partial / HF)
+    (partial / EXTRA).write_text(json.dumps(dict(extra), indent=1) + "\n")
+    save_random_state(partial)
     write_manifest(partial)
     _put_in_place(partial, folder)
     write_durably(checkpoints / TRACKER, f"{iteration}\n")

@@ -196,9 +196,13 @@ def test_nothing_saved_is_nothing_to_resume(run_dir: Path) -> None:
     assert latest_checkpoint(run_dir) is None
 
 
-def test_saving_leaves_no_process_behind(build: Build, hf_folder: Path, run_dir: Path) -> None:
-    save(run_dir, 1, build(), hf_folder)
+def test_saving_leaves_no_process_and_no_message_behind(
+    build: Build, hf_folder: Path, run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for iteration in (1, 2, 2):
+        save(run_dir, iteration, build(), hf_folder)
     assert multiprocessing.active_children() == []
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize(("keep", "left"), [(0, [1, 2, 3, 4]), (1, [4]), (2, [3, 4]), (9, [1, 2, 3, 4])])
