@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, GenerationConfig
 
+from megatron_longstraw.checkpoint.folder import write_durably
 from megatron_longstraw.checkpoint.hf_read import load_hf_weights
 from megatron_longstraw.checkpoint.resume import (
     check_same_run,
@@ -247,7 +248,7 @@ def train(config: Config) -> None:
 
     with build(config, on_phase) as trainer, Interrupts() as interrupts:
         position = _resume(trainer, run_dir)
-        (run_dir / "config.yaml").write_text(dump_config(config))
+        write_durably(run_dir / "config.yaml", dump_config(config))
         log = MetricsLog(run_dir, resume_step=position.step)
         wandb = config.tracking.wandb
         run = WandbRun(run_dir, mode=wandb.mode, project=wandb.project, name=wandb.name, config=flatten(config))

@@ -43,9 +43,7 @@ DENSE = (
     WeightMap(
         f"{_MEGATRON}self_attention.linear_qkv.weight", tuple(f"{name}.weight" for name in _QKV), Fusion.GROUPED_QKV
     ),
-    WeightMap(
-        f"{_MEGATRON}self_attention.linear_qkv.bias", tuple(f"{name}.bias" for name in _QKV), Fusion.GROUPED_QKV
-    ),
+    WeightMap(f"{_MEGATRON}self_attention.linear_qkv.bias", tuple(f"{name}.bias" for name in _QKV), Fusion.GROUPED_QKV),
     WeightMap(f"{_MEGATRON}self_attention.q_layernorm.weight", (f"{_HF}self_attn.q_norm.weight",)),
     WeightMap(f"{_MEGATRON}self_attention.k_layernorm.weight", (f"{_HF}self_attn.k_norm.weight",)),
     WeightMap(f"{_MEGATRON}self_attention.linear_proj.weight", (f"{_HF}self_attn.o_proj.weight",)),

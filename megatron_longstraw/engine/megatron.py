@@ -50,6 +50,7 @@ class MegatronEngine:
         )
         with optimizer_device():
             self.optimizer = get_megatron_optimizer(optimizer_config, [self._model])
+        self._complete_state()
 
     @property
     def model(self) -> nn.Module:
@@ -90,13 +91,34 @@ class MegatronEngine:
 
     def sharded_state_dict(self, *, is_loading: bool) -> dict[str, Any]:
         """Weights and optimizer for megatron-core's distributed checkpointing."""
-        model = self._model.sharded_state_dict()
+        # The wrapper would put its own name before every weight's, and a bare model could not read the checkpoint.
+        model = self._model.module.sharded_state_dict()
         with optimizer_device():
-            optimizer = self.optimizer.sharded_state_dict(model, is_loading=is_loading)
+            # There is always a whole state, so loading has none to make first; for sgd Megatron would not know how to.
+            optimizer = self.optimizer.sharded_state_dict(model, is_loading=False)
         return {"model": model, "optimizer": optimizer}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what a checkpoint held, in place."""
         self._model.load_state_dict(state["model"])
         with optimizer_device():
+            optimizer = state["optimizer"].get("optimizer", state["optimizer"])
+            if self._torch_adam:
+                # Megatron saves no step of 0.
+                optimizer["state"].setdefault("common_step", torch.tensor(0.0))
             self.optimizer.load_state_dict(state["optimizer"])
+
+    @property
+    def _torch_adam(self) -> bool:
+        return isinstance(self.optimizer.chained_optimizers[0].optimizer, torch.optim.AdamW)
+
+    def _complete_state(self) -> None:
+        """Make the optimizer's state before its first step, so that a checkpoint holds the same tensors at any time."""
+        for part in self.optimizer.chained_optimizers:
+            # None for sgd, which has no state.
+            if part.init_state_fn is not None:
+                part.init_state_fn(part.optimizer, part.config)
+            if self._torch_adam:
+                # Megatron makes the moments only, and torch makes nothing where there is something.
+                for state in part.optimizer.state.values():
+                    state.setdefault("step", torch.tensor(0.0))

@@ -39,3 +39,7 @@ class SwiGLU(nn.Module):
     def forward(self, gate_up: Tensor) -> Tensor:
         """Activate `[..., 2 * ffn]` to `[..., ffn]`."""
         return _SwiGLUFunction.apply(gate_up)
+
+    def sharded_state_dict(self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: Any = None) -> Any:
+        """Nothing to save; Megatron's MLP asks each of its parts."""
+        return {}
