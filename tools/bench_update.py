@@ -312,7 +312,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ffn", type=int, default=768)
     parser.add_argument("--vocab", type=int, default=4096)
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float64"], default="float32")
-    parser.add_argument("--segment-tokens", type=int, default=1024)
+    parser.add_argument("--segment-tokens", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=1, help="timed passes; the fastest counts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
