@@ -5,10 +5,10 @@ cd "$(dirname "$0")/.."
 source launch/venv.sh
 
 run_dir=runs/tiny
-if ! [ -f "$run_dir/data.jsonl" ]; then
-    python tools/make_find_key_prompts.py --out "$run_dir/data.jsonl"
+if ! [ -f "$run_dir/find_key.jsonl" ]; then
+    python tools/make_find_key_prompts.py --out "$run_dir/find_key.jsonl"
 fi
-longstraw train configs/tiny_cpu.yaml "run_dir=$run_dir" "data.prompts=$run_dir/data.jsonl" "$@"
+longstraw train configs/tiny_cpu.yaml "$@"
 
 python - "$run_dir" <<'PYTHON'
 import json

@@ -180,7 +180,9 @@ def _convert(hint: Any, value: object) -> object:
     if origin in (Union, types.UnionType):
         return _convert_to_any(arguments, value)
     if origin is Literal:
-        return _require(value, isinstance(value, str) and value in arguments)
+        # YAML reads a bare `off` as false.
+        choice = "off" if value is False and "off" in arguments else value
+        return _require(choice, isinstance(choice, str) and choice in arguments)
     if origin is tuple:
         return _convert_list(arguments, value)
     if origin is Mapping:

@@ -204,3 +204,11 @@ def test_every_key_says_what_it_means() -> None:
                 if isinstance(field, ast.AnnAssign) and not documented:
                     undocumented.append(f"{node.name}.{ast.unparse(field.target)}")
     assert undocumented == []
+
+
+def test_a_bare_off_is_the_choice_and_not_a_truth_value(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("model: {hf: m}\ndata: {prompts: p}\nreward: {function: 'm:f'}\ntracking: {progress: off}\n")
+    assert load_config(file).tracking.progress == "off"
+    assert load_config(file, ["tracking.progress=auto"]).tracking.progress == "auto"
+    assert load_config(file, ["tracking.progress=off"]).tracking.progress == "off"

@@ -1,0 +1,37 @@
+"""The reward of the "find the key" prompts: the share of the key's digits that stand where they should."""
+
+from collections.abc import Sequence
+
+
+def reward(
+    prompts: Sequence[object],
+    completions: Sequence[str],
+    completion_ids: Sequence[Sequence[int]],
+    *,
+    answer: Sequence[str],
+    **columns: object,
+) -> list[float]:
+    """Score each completion against its row's answer.
+
+    Args:
+        prompts: unused.
+        completions: texts; what follows an end-of-sequence mark such as `<eos>` does not count.
+        completion_ids: unused.
+        answer: the right digits, separated by spaces, one string for each completion.
+        columns: unused.
+
+    Returns:
+        One number in `[0, 1]` each: the digits that are right, divided by the length of the answer or of the
+        completion, whichever is longer. 1 means the key and nothing else; each of three digits is worth a third.
+
+    Example:
+        With the answer `4 7 1`: `4 7 1` gives 1, `4 7 2` gives 2/3, `4 7 1 1` gives 3/4, the empty text gives 0.
+    """
+    return [_share(completion, right) for completion, right in zip(completions, answer, strict=True)]
+
+
+def _share(completion: str, answer: str) -> float:
+    given = completion.split("<eos>")[0].split()
+    right = answer.split()
+    hits = sum(a == b for a, b in zip(given, right, strict=False))
+    return hits / max(len(given), len(right), 1)
