@@ -45,8 +45,11 @@ def train(options: argparse.Namespace) -> None:
     """`longstraw train CONFIG [key=value ...]`."""
     config = load_config(options.config, options.overrides)
     check_files(config)
-    # Megatron-core says it four times; `longstraw doctor` says it once.
+    # Megatron-core says several times what it does without; `longstraw doctor` says it once.
+    warnings.filterwarnings("ignore", module=r"megatron\.core\.")
     warnings.filterwarnings("ignore", message="Transformer Engine and Apex are not installed")
+    warnings.filterwarnings("ignore", message="Apex is not installed")
+    warnings.filterwarnings("ignore", message="full scope is deprecated")
     # Imported when the configuration is known to be right: torch and Megatron take seconds.
     from megatron_longstraw import trainer
 
