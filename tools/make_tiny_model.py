@@ -31,7 +31,7 @@ MAX_POSITIONS = 16384
 # Positions over which a word is still recognised.
 FAR_TOKENS = 8192
 
-HIDDEN, HEAD_DIM, HEADS, KV_HEADS, ROPE_THETA = 192, 64, 4, 2, 1e6
+HIDDEN, HEAD_DIM, HEADS, KV_HEADS, ROPE_THETA = 192, 64, 4, 2, 5e7
 # Places in the hidden state: the word's code, a constant, the codes one and four tokens back, the output's code.
 CODE_DIM = 40
 WORD, CONSTANT, PREVIOUS, MARKER, OUTPUT = 0, 40, 48, 88, 128
@@ -122,7 +122,7 @@ def look_up(attention: nn.Module, *, head: int, kv_head: int) -> None:
     """
     norm = math.sqrt(HIDDEN / 4)
     half = HEAD_DIM // 2
-    slow = [pair for pair in range(half) if float(frequencies()[pair]) * FAR_TOKENS < 0.6]
+    slow = [pair for pair in range(half) if float(frequencies()[pair]) * FAR_TOKENS < 0.2]
     *pairs, constant_pair = slow
     dims = [*pairs, *(pair + half for pair in pairs)]
     directions = torch.linalg.qr(torch.randn(CODE_DIM, CODE_DIM))[0][: len(dims)] * math.sqrt(CODE_DIM / len(dims))
