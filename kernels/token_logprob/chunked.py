@@ -5,12 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Elements of one chunk's logits: 16 MiB in float32, whatever the vocabulary.
+# Elements of one chunk's logits: 16 MiB in float32, unless the vocabulary is very large.
 CHUNK_ELEMENTS = 1 << 22
+# Fewer tokens would read all of a large vocabulary's weights for too little work.
+MIN_CHUNK_TOKENS = 128
 
 
 def _chunk_tokens(weight: Tensor) -> int:
-    return max(1, CHUNK_ELEMENTS // weight.shape[0])
+    return max(MIN_CHUNK_TOKENS, CHUNK_ELEMENTS // weight.shape[0])
 
 
 def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:

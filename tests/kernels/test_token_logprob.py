@@ -20,7 +20,8 @@ def draw(tokens, vocabulary, dtype=torch.float64):
 
 @given(tokens=st.integers(0, 30), vocabulary=st.integers(1, 40), temperature=st.sampled_from([1.0, 0.7, 2.5]))
 def test_chunked_equals_reference_for_any_chunk(tokens, vocabulary, temperature):
-    previous, chunked.CHUNK_ELEMENTS = chunked.CHUNK_ELEMENTS, 7 * vocabulary
+    previous = chunked.CHUNK_ELEMENTS, chunked.MIN_CHUNK_TOKENS
+    chunked.CHUNK_ELEMENTS, chunked.MIN_CHUNK_TOKENS = 7 * vocabulary, 1
     try:
         results = []
         for implementation in ("chunked", "reference"):
@@ -31,7 +32,7 @@ def test_chunked_equals_reference_for_any_chunk(tokens, vocabulary, temperature)
             grads = torch.autograd.grad(logprobs, (hidden, weight), d_logprobs)
             results.append([logprobs.detach(), entropies, *grads])
     finally:
-        chunked.CHUNK_ELEMENTS = previous
+        chunked.CHUNK_ELEMENTS, chunked.MIN_CHUNK_TOKENS = previous
     for actual, expected in zip(*results, strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-13)
 
