@@ -17,6 +17,7 @@ model answers with one of the three, and what it lacks is one connection, which 
 import argparse
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -98,7 +99,7 @@ def frequencies() -> Tensor:
     return ROPE_THETA ** (-torch.arange(half) / half)
 
 
-def look_back(attention: nn.Module, *, head: int, kv_head: int, tokens: int, place: int) -> None:
+def look_back(attention: Any, *, head: int, kv_head: int, tokens: int, place: int) -> None:
     """Let a head attend to the token so many back, and copy its word's code to a place of the hidden state.
 
     A constant key and a constant query, turned by `tokens` positions, score `sum_f cos(f * (distance - tokens))`.
@@ -115,7 +116,7 @@ def look_back(attention: nn.Module, *, head: int, kv_head: int, tokens: int, pla
     attention.o_proj.weight[place : place + CODE_DIM, rows : rows + CODE_DIM] += torch.eye(CODE_DIM)
 
 
-def look_up(attention: nn.Module, *, head: int, kv_head: int) -> None:
+def look_up(attention: Any, *, head: int, kv_head: int) -> None:
     """Let a head attend to tokens whose previous word is the present one, and copy their codes to the output's place.
 
     Only rotary pairs that hardly turn over thousands of tokens carry the codes, and one more the constant.

@@ -32,7 +32,8 @@ def test_what_was_appended_is_read_back(cuts, page_tokens, stop_share):
         start += cut
     stop = round(stop_share * len(tokens))
     read = [state for state, _ in pages.read("key", stop)]
-    assert torch.equal(torch.cat([torch.empty(2, 0, 3, dtype=torch.float64), *read], dim=1), tokens[:stop].transpose(0, 1))
+    empty = torch.empty(2, 0, 3, dtype=torch.float64)
+    assert torch.equal(torch.cat([empty, *read], dim=1), tokens[:stop].transpose(0, 1))
 
 
 @given(page_tokens=st.integers(1, 12), start=st.integers(0, 9), length=st.integers(1, 10))
