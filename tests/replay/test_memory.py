@@ -1,4 +1,4 @@
-"""The update's memory is set by one segment's budget: flat in the group, and in the prompt linear by its state alone."""
+"""The update's memory is set by one segment's budget: flat in the group, linear in the prompt by its state alone."""
 
 import pytest
 import torch
