@@ -48,6 +48,8 @@ def train(options: argparse.Namespace) -> None:
     # Megatron-core says several times what it does without; `longstraw doctor` says it once.
     warnings.filterwarnings("ignore", module=r"megatron\.core\.")
     warnings.filterwarnings("ignore", message="Transformer Engine and Apex are not installed")
+    # Torch warns of its own class while Megatron's checkpoints are read with it.
+    warnings.filterwarnings("ignore", message="Please use DTensor instead", category=FutureWarning)
     warnings.filterwarnings("ignore", message="Apex is not installed")
     warnings.filterwarnings("ignore", message="full scope is deprecated")
     # Imported when the configuration is known to be right: torch and Megatron take seconds.
