@@ -1,5 +1,6 @@
 """Reward functions of runs that something happens to."""
 
+import itertools
 import os
 import signal
 from collections.abc import Sequence
@@ -11,16 +12,15 @@ from tests.golden.reward import reward
 EVENTS = "LONGSTRAW_TEST_EVENTS"
 RAISE = "RAISE"
 
-_calls = 0
+_calls = itertools.count(1)
 
 
 def eventful(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float]:
-    """Rewards as the golden run does, and at the calls named in the environment sends its process a signal or raises."""
-    global _calls
-    _calls += 1
+    """Rewards as the golden run does; at the calls named in the environment sends its process a signal, or raises."""
+    this_call = next(_calls)
     for event in filter(None, os.environ.get(EVENTS, "").split(",")):
         call, name = event.split(":")
-        if int(call) == _calls:
+        if int(call) == this_call:
             if name == RAISE:
                 raise ZeroDivisionError("no reward today")
             os.kill(os.getpid(), signal.Signals[name])
