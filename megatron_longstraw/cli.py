@@ -9,9 +9,10 @@ from typing import NoReturn
 from megatron_longstraw import __version__
 from megatron_longstraw.config.check import check_files
 from megatron_longstraw.config.load import load_config
-from megatron_longstraw.errors import DoesNotFit, InputError, Interrupted
+from megatron_longstraw.errors import Diverged, DoesNotFit, InputError, Interrupted
 
 DONE = 0
+FAILED = 1
 BAD_INPUT = 2
 DOES_NOT_FIT = 3
 INTERRUPTED = 130
@@ -24,14 +25,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: what follows the program's name; by default that of this process.
 
     Returns:
-        The exit status: 0 done; 2 bad usage or bad input; 3 does not fit; 130 interrupted. Any other failure is ours:
-        it keeps its traceback, and Python exits with 1.
+        The exit status: 0 done; 1 diverged; 2 bad usage or bad input; 3 does not fit; 130 interrupted. Any other
+        failure is ours: it keeps its traceback, and Python exits with 1.
     """
     try:
         options = _parser().parse_args(arguments)
         options.command(options)
     except InputError as error:
         return _fail(str(error), BAD_INPUT)
+    except Diverged as error:
+        return _fail(str(error), FAILED)
     except DoesNotFit as error:
         return _fail(str(error), DOES_NOT_FIT)
     except Interrupted as error:

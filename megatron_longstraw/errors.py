@@ -37,5 +37,9 @@ class DoesNotFit(RuntimeError):
     """The planned memory exceeds what there is. Exit status 3."""
 
 
+class Diverged(RuntimeError):
+    """The policy's numbers are no longer finite. Exit status 1."""
+
+
 class Interrupted(Exception):
     """The run was asked to stop and has saved its state. Exit status 130."""

@@ -31,7 +31,7 @@ from megatron_longstraw.device import cpu
 from megatron_longstraw.device.memory import peak_bytes, reset_peak_bytes
 from megatron_longstraw.engine.megatron import MegatronEngine
 from megatron_longstraw.engine.schedule import learning_rate
-from megatron_longstraw.errors import InputError, Interrupted
+from megatron_longstraw.errors import Diverged, InputError, Interrupted
 from megatron_longstraw.grpo.metrics import add_sums, group_metrics, means
 from megatron_longstraw.interrupt import Interrupts
 from megatron_longstraw.model.build import build_model, read_hf_config, state_specs
@@ -52,7 +52,7 @@ from megatron_longstraw.tracking.wandb import WandbRun
 from megatron_longstraw.transaction import Machine, UpdateResult, group_advantages, prepare, rewards, update
 from megatron_longstraw.types import Group
 
-# Steps in a row whose gradient is not finite, after which a run stops.
+# Updates in a row whose gradient is not finite, after which a run stops.
 MAX_SKIPPED_UPDATES = 3
 
 
@@ -65,12 +65,14 @@ class Position:
         update: optimizer steps done.
         group: groups taken, which numbers their random streams.
         row: position in the order of the data.
+        skipped: updates in a row, up to here, whose gradient was not finite, and which changed nothing.
     """
 
     step: int = 0
     update: int = 0
     group: int = 0
     row: int = 0
+    skipped: int = 0
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,13 @@ class Trainer:
             state_age=0,
             layout=self.layout.sizes,
         )
-        after = Position(position.step + 1, position.update + len(results), position.group + len(works), row)
+        after = Position(
+            step=position.step + 1,
+            update=position.update + len(results),
+            group=position.group + len(works),
+            row=row,
+            skipped=_skipped_in_a_row(position.skipped, results),
+        )
         return after, line, groups
 
     def _step_figures(self, groups: Sequence[Group], updates: int, started: float) -> dict[str, float]:
@@ -175,6 +183,14 @@ class Trainer:
         # A backward is twice its forward, which runs again beside it.
         prompt = forward(0, prompt_tokens, 0) + 3 * forward(first, prompt_tokens - 1 - first, 0)
         return prompt + 4 * branches
+
+
+def _skipped_in_a_row(before: int, results: Sequence[UpdateResult]) -> int:
+    """Updates in a row that changed nothing, at the end of a step that began after `before` of them."""
+    skipped = before
+    for result in results:
+        skipped = 0 if result.step.applied else skipped + 1
+    return skipped
 
 
 def _update_figures(result: UpdateResult, lr: float) -> dict[str, float]:
@@ -237,6 +253,7 @@ def train(config: Config) -> None:
     Raises:
         InputError: bad input, or a run directory that holds another run.
         Interrupted: SIGINT or SIGTERM came; the run's state is saved.
+        Diverged: the policy's numbers are no longer finite.
     """
     run_dir = Path(config.run_dir)
     check_same_run(run_dir, config)
@@ -266,7 +283,7 @@ def train(config: Config) -> None:
 def _loop(trainer: Trainer, position: Position, interrupts: Interrupts, sinks: Sequence[Any]) -> None:
     """Step until the end, or until asked to stop; save at the configured cadence and at the end."""
     config, run_dir = trainer.config, Path(trainer.config.run_dir)
-    skipped, saved = 0, position.step
+    saved = position.step
     while position.step < config.train.steps:
         try:
             position_after, line, groups = trainer.step(position)
@@ -279,7 +296,6 @@ def _loop(trainer: Trainer, position: Position, interrupts: Interrupts, sinks: S
         write_rollouts(run_dir / "rollouts" / f"step_{position.step:06d}.jsonl", groups, trainer.tokenizer)
         for sink in sinks:
             sink(line)
-        skipped = 0 if line["grad_norm"] or line["loss"] == 0.0 else skipped + 1
         at_end = position.step == config.train.steps
         due = config.checkpoint.every and position.step % config.checkpoint.every == 0
         if at_end or due or interrupts.requested:
@@ -287,8 +303,8 @@ def _loop(trainer: Trainer, position: Position, interrupts: Interrupts, sinks: S
             saved = position.step
         if interrupts.requested and not at_end:
             raise Interrupted(f"stopped after step {position.step}, saved in {run_dir}; the same command goes on")
-        if skipped >= MAX_SKIPPED_UPDATES:
-            raise RuntimeError(f"{skipped} steps in a row had a gradient that is not finite")
+        if position.skipped >= MAX_SKIPPED_UPDATES:
+            raise Diverged(f"the gradient was not finite in {position.skipped} updates in a row; a lower lr may help")
 
 
 def _save(trainer: Trainer, position: Position) -> None:

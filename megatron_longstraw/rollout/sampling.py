@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from megatron_longstraw.errors import Diverged
+
 
 @dataclass(frozen=True)
 class SamplingSettings:
@@ -44,6 +46,9 @@ def sample(logits: Tensor, uniforms: Tensor, settings: SamplingSettings) -> tupl
 
     Returns:
         Tokens `[rows]` int64 and their log-probs `[rows]` under the unfiltered distribution, in the logits' dtype.
+
+    Raises:
+        Diverged: a row has no distribution, since its logits are not finite.
     """
     logprobs = (logits / settings.temperature).log_softmax(dim=-1)
     # Likeliest first, so that top-k and top-p are prefixes; equal ones keep their order.
@@ -57,6 +62,9 @@ def sample(logits: Tensor, uniforms: Tensor, settings: SamplingSettings) -> tupl
     cumulative = probabilities.cumsum(dim=-1)
     threshold = uniforms.to(cumulative.device).unsqueeze(-1) * cumulative[:, -1:]
     chosen = torch.searchsorted(cumulative, threshold, right=True)
+    possible = (probabilities > 0).sum(dim=-1, keepdim=True)
+    if not bool(possible.all()):
+        raise Diverged("the policy's logits are not finite, so nothing can be sampled from it; a lower lr may help")
     # Rounding must not choose beyond the last token that has a probability.
-    chosen = torch.minimum(chosen, (probabilities > 0).sum(dim=-1, keepdim=True) - 1)
+    chosen = torch.minimum(chosen, possible - 1)
     return tokens.gather(-1, chosen).squeeze(-1), ordered.gather(-1, chosen).squeeze(-1)
