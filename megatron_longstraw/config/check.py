@@ -32,8 +32,9 @@ def check_files(config: Config) -> None:
     """Refuse a configuration whose model, prompts or run directory cannot be used; a quick look before any import.
 
     Raises:
-        InputError: naming the first path that is wrong.
+        InputError: naming the first path that is wrong, or more ranks than are supported.
     """
+    _check_ranks()
     for key, directory in (("model.hf", config.model.hf), ("model.checkpoint", config.model.checkpoint)):
         if directory is not None and not Path(directory).is_dir():
             raise InputError(f"{directory!r} is not a directory", key=key, allowed="an existing directory")
@@ -61,6 +62,13 @@ def _check_supported(config: Config) -> None:
     for key, value, supported in refusals:
         if value != supported:
             raise InputError(f"{_yaml(value)} is not supported yet", key=key, allowed=_yaml(supported))
+
+
+def _check_ranks() -> None:
+    """Refuse a launcher's several ranks, which would all write the same run."""
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    if ranks != "1":
+        raise InputError(f"{ranks} ranks were started, which is not supported yet", key="parallel", allowed="1 rank")
 
 
 def _yaml(value: object) -> str:

@@ -64,3 +64,14 @@ def test_the_run_directory_must_be_one() -> None:
     Path("prompts.jsonl").touch()
     with pytest.raises(InputError, match=r"^run_dir: 'prompts.jsonl' is not a directory"):
         check_files(load_config("config.yaml", ["run_dir=prompts.jsonl/run"]))
+
+
+def test_more_ranks_than_are_supported_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("model").mkdir()
+    Path("prompts.jsonl").touch()
+    config = load_config("config.yaml")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    check_files(config)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match=r"^parallel: 2 ranks were started, which is not supported yet"):
+        check_files(config)
