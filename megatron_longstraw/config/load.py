@@ -157,7 +157,7 @@ def _read_section(section: type[Section], raw: object, prefix: str, source: _Sou
         try:
             values[name] = _convert(hint, value)
         except ValueError:
-            raise source.error(f"is {_shown(value)}", key, _describe(hint)) from None
+            raise source.error(f"is {_shown(value)}", key, describe_type(hint)) from None
     return section(**values)
 
 
@@ -225,18 +225,18 @@ def _require(value: object, condition: bool) -> object:
     return value
 
 
-def _describe(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
     """What a key allows, in words."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return f"{_describe(arguments[0])} {_describe_bounds(arguments[1])}"
+        return f"{describe_type(arguments[0])} {_describe_bounds(arguments[1])}"
     if origin in (Union, types.UnionType):
-        return " or ".join(_describe(argument) for argument in arguments)
+        return " or ".join(describe_type(argument) for argument in arguments)
     if origin is Literal:
         return ", ".join(arguments)
     if origin is tuple:
         many = arguments[-1] is Ellipsis
-        return f"a list{'' if many else f' of {len(arguments)}'}, each {_describe(arguments[0])}"
+        return f"a list{'' if many else f' of {len(arguments)}'}, each {describe_type(arguments[0])}"
     names = {bool: "true or false", int: "an integer", float: "a number", str: "a text", types.NoneType: "null"}
     return names.get(hint, "a mapping")
 

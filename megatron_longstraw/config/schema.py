@@ -51,7 +51,7 @@ class ModelConfig:
     hf: str | None = None
     """A directory in the format of Hugging Face: config.json, safetensors, tokenizer."""
     checkpoint: str | None = None
-    """A directory that `longstraw convert to-megatron` made."""
+    """A checkpoint to start from, weights only: a run directory, its `checkpoints`, or one `iter_NNNNNNN` of it."""
     init: ModelInitConfig = field(default_factory=ModelInitConfig)
     """Random weights in place of trained ones."""
     dtype: Dtype = "float32"
