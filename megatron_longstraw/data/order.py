@@ -55,7 +55,7 @@ def take(read: Callable[[int], Item | None], order: RowOrder, *, position: int, 
         The contents, and the position to go on from next time.
 
     Raises:
-        InputError: a whole epoch held no row.
+        InputError: every row is dropped.
     """
     items: list[Item] = []
     dropped = 0
@@ -64,7 +64,8 @@ def take(read: Callable[[int], Item | None], order: RowOrder, *, position: int, 
         position += 1
         if item is None:
             dropped += 1
-            if dropped >= len(order):
+            # Between a row that comes first in one epoch and last in the next lie one fewer.
+            if dropped >= 2 * len(order) - 1:
                 allowed = "a larger data.max_prompt_tokens, or data.overlong truncate_left"
                 raise InputError("drops every row: all prompts are too long", key="data.overlong", allowed=allowed)
         else:

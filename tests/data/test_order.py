@@ -42,3 +42,11 @@ def test_dropped_rows_are_passed_over_and_the_position_goes_on_behind_them() -> 
 def test_a_file_whose_rows_are_all_dropped_is_refused() -> None:
     with pytest.raises(InputError, match=r"^data.overlong: drops every row"):
         take(lambda row: None, RowOrder(3, shuffle=True, seed=0), position=1, count=1)
+
+
+@given(rows=st.integers(1, 6), kept=st.integers(0, 5), seed=st.integers(0, 50), count=st.integers(1, 20))
+def test_a_file_with_one_row_that_is_kept_gives_it_again_and_again(rows: int, kept: int, seed: int, count: int) -> None:
+    order = RowOrder(rows, shuffle=True, seed=seed)
+    items, position = take(lambda row: "kept" if row == kept % rows else None, order, position=0, count=count)
+    assert items == ["kept"] * count
+    assert order.row(position - 1) == kept % rows
