@@ -9,7 +9,7 @@ from megatron_longstraw.device import cpu
 from megatron_longstraw.parallel.layout import ParallelLayout, process_groups
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def layout() -> Iterator[ParallelLayout]:
     cpu.install()
     with process_groups() as groups:
