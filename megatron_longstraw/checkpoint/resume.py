@@ -51,11 +51,15 @@ IDENTITY = (
 def check_same_run(run_dir: str | Path, config: Config) -> None:
     """Refuse a run directory that holds another run; more steps, another cadence or other tracking is the same run.
 
+    A directory where no step was ever finished holds no run.
+
     Raises:
         InputError: it names the keys that differ.
     """
-    file = Path(run_dir) / "config.yaml"
-    if not file.is_file():
+    file, metrics = Path(run_dir) / "config.yaml", Path(run_dir) / "metrics.jsonl"
+    started = saved_iterations(checkpoints_of(run_dir)) or (metrics.is_file() and metrics.stat().st_size)
+    # A run that failed before its first step was over has left nothing to protect.
+    if not file.is_file() or not started:
         return
     former = load_config(file)
     keys = differing_keys(former, config, IDENTITY)

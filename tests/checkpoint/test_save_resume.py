@@ -387,7 +387,7 @@ def test_optimizer_of_another_kind_is_an_input_error(build: Build, hf_folder: Pa
 
 @pytest.fixture
 def former_run(run_dir: Path) -> Path:
-    """A run's directory that holds its config."""
+    """A run's directory that holds its config and the line of a step."""
     run_dir.mkdir()
     defaults = Config()
     config = replace(
@@ -397,6 +397,7 @@ def former_run(run_dir: Path) -> Path:
         reward=replace(defaults.reward, function="rewards:length"),
     )
     (run_dir / "config.yaml").write_text(dump_config(config))
+    (run_dir / "metrics.jsonl").write_text('{"step": 1}\n')
     return run_dir
 
 
@@ -457,3 +458,8 @@ def test_a_directory_without_a_run_is_free(run_dir: Path) -> None:
 def test_extra_is_readable_without_the_program(build: Build, hf_folder: Path, run_dir: Path) -> None:
     folder = save(run_dir, 4, build(), hf_folder)
     assert json.loads((folder / "extra.json").read_text()) == {"step": 4}
+
+
+def test_a_directory_where_no_step_was_finished_takes_any_run(former_run: Path) -> None:
+    (former_run / "metrics.jsonl").write_text("")
+    check_same_run(former_run, same_run_with(former_run, "model.hf", "other"))
