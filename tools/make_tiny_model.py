@@ -9,9 +9,10 @@ Takes under a minute on one core, and no training. The weights are laid out by h
 * in the second layer two heads ask for tokens whose *previous* word is the present word, and copy those tokens' codes,
   which the output turns into words: after a name comes the first number of one of its notes, after a number the next.
 
-A name has three notes with three keys, and all three are found alike. The word four tokens before a key's first number
-says which of them is confirmed; it is at hand in the second layer's input, but only the random weights read it. So the
-model answers with one of the three, and what it lacks is one connection, which reinforcement can find.
+A name has three notes with three keys, and all three are found, each as often as the random weights have it. The word
+four tokens before a key's first number says which of them is confirmed; it is at hand in the second layer's input, but
+only the random weights read it. So the model answers with one of the three, and what it lacks is one connection, from
+a prompt's words to the keys they leave, which reinforcement can find through the gradient of the prompt.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The reward of the "find the key" prompts: the share of the key's digits that stand where they should."""
+"""The reward of the "find the key" prompts: the share of the key's numbers that stand where they should."""
 
 from collections.abc import Sequence
 
@@ -17,15 +17,15 @@ def reward(
         prompts: unused.
         completions: texts; what follows an end-of-sequence mark such as `<eos>` does not count.
         completion_ids: unused.
-        answer: the right digits, separated by spaces, one string for each completion.
+        answer: the right numbers, separated by spaces, one string for each completion.
         columns: unused.
 
     Returns:
-        One number in `[0, 1]` each: the digits that are right, divided by the length of the answer or of the
-        completion, whichever is longer. 1 means the key and nothing else; each of three digits is worth a third.
+        One number in `[0, 1]` each: the numbers that are right, divided by the length of the answer or of the
+        completion, whichever is longer. 1 means the key and nothing else; each of three numbers is worth a third.
 
     Example:
-        With the answer `4 7 1`: `4 7 1` gives 1, `4 7 2` gives 2/3, `4 7 1 1` gives 3/4, the empty text gives 0.
+        With the answer `47 12 85`: that gives 1, `47 12 99` gives 2/3, `47 12 85 .` gives 3/4, the empty text gives 0.
     """
     return [_share(completion, right) for completion, right in zip(completions, answer, strict=True)]
 
