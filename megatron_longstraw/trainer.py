@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, GenerationConfig
 
 from megatron_longstraw.checkpoint.folder import write_durably
 from megatron_longstraw.checkpoint.hf_read import load_hf_weights
@@ -37,6 +36,7 @@ from megatron_longstraw.interrupt import Interrupts
 from megatron_longstraw.model.build import build_model, read_hf_config, state_specs
 from megatron_longstraw.model.flops import forward_flops
 from megatron_longstraw.model.gpt import SegmentModel
+from megatron_longstraw.model.tokenizer import end_ids, read_tokenizer
 from megatron_longstraw.parallel.layout import ParallelLayout, process_groups
 from megatron_longstraw.replay.capture import ReplaySettings
 from megatron_longstraw.replay.execute import Executor
@@ -122,7 +122,12 @@ class Trainer:
                 batches[index] = result.works
                 results.append(result)
                 metrics.add(_update_figures(result, lr))
+                if not result.step.applied:
+                    warnings.warn(
+                        f"step {position.step + 1}: the gradient is not finite, no weight moved", stacklevel=1
+                    )
         groups = [work.group for batch in batches for work in batch if work.group is not None]
+        _warn_of_unscored(groups)
         metrics.add(self._step_figures(groups, len(results), started))
         line = metrics.line(
             position.step + 1,
@@ -193,6 +198,13 @@ def _skipped_in_a_row(before: int, results: Sequence[UpdateResult]) -> int:
     return skipped
 
 
+def _warn_of_unscored(groups: Sequence[Group]) -> None:
+    """Warn of groups that cannot teach anything, since fewer than two of their responses have a reward."""
+    sources = [g.prompt.source for g in groups if sum(r.reward is not None for r in g.responses) < 2]
+    if sources:
+        warnings.warn(f"{len(sources)} groups have fewer than two scored responses, first {sources[0]}", stacklevel=1)
+
+
 def _update_figures(result: UpdateResult, lr: float) -> dict[str, float]:
     return means(result.policy) | {
         "loss": result.loss if result.step.applied else 0.0,
@@ -228,7 +240,7 @@ def build(config: Config, on_phase: Any = lambda name, done, total: None) -> Ite
             state_dtype=dtype if replay.state_dtype == "auto" else _dtype(replay.state_dtype),
             cotangent_dtype=_dtype(replay.cotangent_dtype),
         )
-        tokenizer = _tokenizer(folder)
+        tokenizer = read_tokenizer(folder)
         machine = Machine(
             executor=Executor(engine.model, layout),
             engine=engine,
@@ -265,7 +277,8 @@ def train(config: Config) -> None:
 
     with build(config, on_phase) as trainer, Interrupts() as interrupts:
         position = _resume(trainer, run_dir)
-        write_durably(run_dir / "config.yaml", dump_config(config))
+        if position.step < config.train.steps:
+            write_durably(run_dir / "config.yaml", dump_config(config))
         log = MetricsLog(run_dir, resume_step=position.step)
         wandb = config.tracking.wandb
         run = WandbRun(run_dir, mode=wandb.mode, project=wandb.project, name=wandb.name, config=flatten(config))
@@ -340,21 +353,6 @@ def _load_model(config: Config, hf_config: Any, folder: Path, layout: ParallelLa
     return model
 
 
-def _tokenizer(folder: Path) -> Any:
-    """The folder's tokenizer; None where it has none, which is enough for data in token ids."""
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        return None
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-
-
-def _eos_ids(folder: Path, hf_config: Any) -> frozenset[int]:
-    """All end-of-sequence ids of the model's generation config, or else of its config."""
-    ids = hf_config.eos_token_id
-    if (folder / "generation_config.json").is_file():
-        ids = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
-    return frozenset([ids] if isinstance(ids, int) else ids or [])
-
-
 def _source(config: Config, folder: Path, hf_config: Any, tokenizer: Any) -> RolloutSource:
     data, rollout = config.data, config.rollout
     encoder = Encoder(tokenizer, hf_config.vocab_size, data.max_prompt_tokens, data.overlong)
@@ -364,7 +362,7 @@ def _source(config: Config, folder: Path, hf_config: Any, tokenizer: Any) -> Rol
         return RecordedRollouts(groups, RowOrder(len(groups), shuffle=False, seed=data.seed))
     if rollout.stop and tokenizer is None:
         raise InputError("needs a tokenizer, and the model's folder has none", key="rollout.stop")
-    eos_ids = _eos_ids(folder, hf_config)
+    eos_ids = end_ids(folder, hf_config, tokenizer)
     if not eos_ids and not rollout.stop:
         warnings.warn("the model has no end-of-sequence token: every response will be truncated", stacklevel=2)
     reward = Reward(config.reward.function or "", config.reward.kwargs)

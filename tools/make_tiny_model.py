@@ -57,6 +57,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         unk_token="<unk>",
         model_max_length=MAX_POSITIONS,
         clean_up_tokenization_spaces=False,
+        chat_template="{{ messages | map(attribute='content') | join(' ') }}",
     )
 
 

@@ -33,7 +33,10 @@ class HfWeights:
         self.folder = Path(folder)
         index = self.folder / "model.safetensors.index.json"
         if index.is_file():
-            files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            try:
+                files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise InputError("is not an index of weights", file=index, allowed='{"weight_map": {...}}') from error
         else:
             files = ["model.safetensors"]
         self._place: dict[str, Path] = {}

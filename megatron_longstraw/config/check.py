@@ -79,6 +79,8 @@ def _check_model(model: ModelConfig) -> None:
     if (model.hf is None) == (model.checkpoint is None):
         given = "both are given" if model.hf is not None else "neither is given"
         raise InputError(given, key="model", allowed="one of model.hf and model.checkpoint, a directory")
+    if model.checkpoint is not None and model.init.seed is not None:
+        raise InputError("draws random weights, but model.checkpoint has trained ones", key="model.init.seed")
 
 
 def _check_sources(data: DataConfig, rollout: RolloutConfig) -> None:

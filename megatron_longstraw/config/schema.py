@@ -205,7 +205,7 @@ class OptimizerConfig:
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     """How the learning rate falls to 0 over the run's updates, after the warm-up."""
     warmup_steps: CountOrZero = 0
-    """Updates over which the learning rate rises from 0."""
+    """Updates before the full learning rate; the first of `n` has `lr / (n + 1)`."""
 
 
 @dataclass(frozen=True)

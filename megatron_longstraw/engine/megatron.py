@@ -27,6 +27,8 @@ class MegatronEngine:
 
     def __init__(self, model: MegatronModule, layout: ParallelLayout, settings: OptimizerConfig) -> None:
         self.layout = layout
+        self._clip_grad = settings.clip_grad
+        self._is_float64 = model.config.params_dtype is torch.float64
         bfloat16 = model.config.bf16
         self._model = DistributedDataParallel(
             model.config,
@@ -44,7 +46,7 @@ class MegatronEngine:
             adam_eps=settings.eps,
             # Megatron's default is 0.9; `sgd` is plain.
             sgd_momentum=0.0,
-            clip_grad=settings.clip_grad,
+            clip_grad=0.0 if self._is_float64 else settings.clip_grad,
             bf16=bfloat16,
             params_dtype=model.config.params_dtype,
         )
@@ -83,11 +85,18 @@ class MegatronEngine:
             group["lr"] = lr
         with optimizer_device():
             self.optimizer.prepare_grads()
-            grad_norm = float(self.optimizer.get_grad_norm())
+            grad_norm = self._float64_norm() if self._is_float64 else float(self.optimizer.get_grad_norm())
             if not math.isfinite(grad_norm):
                 return StepResult(0.0, applied=False)
+            if self._is_float64 and 0 < self._clip_grad < grad_norm:
+                self._model.scale_gradients(self._clip_grad / (grad_norm + 1e-6))
             self.optimizer.step()
         return StepResult(grad_norm, applied=True)
+
+    def _float64_norm(self) -> float:
+        """The gradient's norm on this rank; Megatron's is a float32 whatever the gradient's dtype."""
+        squares = (parameter.main_grad.pow(2).sum() for parameter in self._model.parameters())
+        return math.sqrt(sum(float(square) for square in squares))
 
     def sharded_state_dict(self, *, is_loading: bool) -> dict[str, Any]:
         """Weights and optimizer for megatron-core's distributed checkpointing."""

@@ -37,7 +37,8 @@ class Reward:
         """Score the responses of one group.
 
         The function is called as TRL does: `f(prompts, completions, completion_ids, **columns)`, where `prompts` and
-        each of the prompt's columns are lists with the same value for every response.
+        each of the prompt's columns are lists with the same value for every response. For a prompt of chat messages a
+        completion is a list with the assistant's message, otherwise a text.
 
         Args:
             prompt: the prompt; one that has only ids is handed over as ids.
@@ -52,11 +53,15 @@ class Reward:
         """
         count = len(completions)
         shown = prompt.ids.tolist() if prompt.text is None else prompt.text
+        # As in TRL, a chat is answered by a chat: a list with the assistant's message.
+        answers: list[Any] = list(completions)
+        if isinstance(prompt.text, list):
+            answers = [[{"role": "assistant", "content": text}] for text in completions]
         columns = {name: [value] * count for name, value in prompt.columns.items() if name not in _RESERVED}
         try:
             returned = self._function(
                 prompts=[shown] * count,
-                completions=list(completions),
+                completions=answers,
                 completion_ids=[list(ids) for ids in completion_ids],
                 **(columns | self._kwargs),
             )

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+from megatron_longstraw.rewards.builtin import Completion, completion_text
+
 
 def reward(
     prompts: Sequence[object],
-    completions: Sequence[str],
+    completions: Sequence[Completion],
     completion_ids: Sequence[Sequence[int]],
     *,
     answer: Sequence[str],
@@ -27,7 +29,7 @@ def reward(
     Example:
         With the answer `47 12 85`: that gives 1, `47 12 99` gives 2/3, `47 12 85 .` gives 3/4, the empty text gives 0.
     """
-    return [_share(completion, right) for completion, right in zip(completions, answer, strict=True)]
+    return [_share(completion_text(completion), right) for completion, right in zip(completions, answer, strict=True)]
 
 
 def _share(completion: str, answer: str) -> float:

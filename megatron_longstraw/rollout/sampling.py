@@ -51,8 +51,9 @@ def sample(logits: Tensor, uniforms: Tensor, settings: SamplingSettings) -> tupl
         Diverged: a row has no distribution, since its logits are not finite.
     """
     logprobs = (logits / settings.temperature).log_softmax(dim=-1)
+    filtered = bool(settings.top_k) or settings.top_p < 1.0
     # Likeliest first, so that top-k and top-p are prefixes; equal ones keep their order.
-    ordered, tokens = logprobs.sort(dim=-1, descending=True, stable=True)
+    ordered, tokens = logprobs.sort(dim=-1, descending=True, stable=True) if filtered else (logprobs, None)
     probabilities = ordered.double().exp()
     if settings.top_k:
         probabilities[:, settings.top_k :] = 0.0
@@ -62,9 +63,11 @@ def sample(logits: Tensor, uniforms: Tensor, settings: SamplingSettings) -> tupl
     cumulative = probabilities.cumsum(dim=-1)
     threshold = uniforms.to(cumulative.device).unsqueeze(-1) * cumulative[:, -1:]
     chosen = torch.searchsorted(cumulative, threshold, right=True)
-    possible = (probabilities > 0).sum(dim=-1, keepdim=True)
-    if not bool(possible.all()):
+    possible = probabilities > 0
+    if not bool(possible.any(dim=-1).all()):
         raise Diverged("the policy's logits are not finite, so nothing can be sampled from it; a lower lr may help")
     # Rounding must not choose beyond the last token that has a probability.
-    chosen = torch.minimum(chosen, possible - 1)
-    return tokens.gather(-1, chosen).squeeze(-1), ordered.gather(-1, chosen).squeeze(-1)
+    last = (possible * torch.arange(possible.shape[-1], device=possible.device)).amax(dim=-1, keepdim=True)
+    chosen = torch.minimum(chosen, last)
+    token = chosen if tokens is None else tokens.gather(-1, chosen)
+    return token.squeeze(-1), ordered.gather(-1, chosen).squeeze(-1)

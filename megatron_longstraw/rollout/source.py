@@ -108,7 +108,9 @@ class RecordedRollouts:
     order: RowOrder
 
     def take(self, position: int, first_number: int, count: int) -> tuple[list[Work], int]:
-        """Read the next groups."""
+        """Read the next groups, each at most once."""
+        # A file with fewer groups than a step takes is trained on once a step, not some of it twice.
+        count = min(count, len(self.order))
         groups, position = take(self.groups.read, self.order, position=position, count=count)
         works = [Work(first_number + index, group.prompt, group) for index, group in enumerate(groups)]
         return works, position

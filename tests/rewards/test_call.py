@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -110,3 +111,22 @@ def test_a_function_that_cannot_be_imported_is_named(name: str, problem: str) ->
     with pytest.raises(InputError) as caught:
         Reward(name, {})
     assert str(caught.value).startswith(f"reward.function: {problem}")
+
+
+def test_a_chat_is_answered_by_a_chat_and_a_text_by_a_text():
+    messages = [{"role": "user", "content": "4 ?"}]
+    for text, expected in [(messages, [{"role": "assistant", "content": "4"}]), ("4 ?", "4")]:
+        prompt = Prompt(ids=torch.tensor([1]), text=text, columns={"answer": "4"})
+        seen = []
+
+        def spy(prompts, completions, seen=seen, **columns):
+            seen.extend(completions)
+            return [0.0] * len(completions)
+
+        sys.modules["spying"] = SimpleNamespace(spy=spy)
+        try:
+            Reward("spying:spy", {}).score(prompt, ["4"], [[4]])
+        finally:
+            del sys.modules["spying"]
+        assert seen == [expected]
+        assert Reward("megatron_longstraw.rewards.builtin:exact_match", {}).score(prompt, ["4"], [[4]]) == [1.0]

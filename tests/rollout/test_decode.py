@@ -63,7 +63,7 @@ def test_seed_and_group_change_the_responses(machine):
 
 
 def test_the_token_that_ends_a_response_is_part_of_it(machine):
-    eos_ids = frozenset(range(15))
+    eos_ids = frozenset(range(6))
     responses = decode(machine, draw(20), rows=8, stop=StopRules(12, eos_ids))
     ended = [response for response in responses if not response.truncated]
     assert ended
