@@ -109,7 +109,9 @@ def prepare(machine: Machine, work: Work) -> Work:
     """Give a group its responses and old log-probs under the present weights, for a later update of the same step."""
     if work.group is not None and all(response.old_logprobs is not None for response in work.group.responses):
         return work
-    _, group, _, _ = _score(machine, work)
+    # Nothing is differentiated here, so no graph is kept.
+    graphless = replace(machine, replay=replace(machine.replay, keep_graph_segments=0))
+    _, group, _, _ = _score(graphless, work)
     return replace(work, group=group)
 
 

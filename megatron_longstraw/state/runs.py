@@ -85,8 +85,10 @@ class RunState:
 
     @property
     def cotangent_bytes(self) -> int:
-        """Bytes of the run's own cotangent pages on this rank."""
-        return (self.capacity - self.cotangent_start) * self.settings.cotangent_bytes_per_token
+        """Bytes of the run's own cotangent pages on this rank; the page in which a window starts is a whole one."""
+        page_start = self.cotangent_start - self.cotangent_start % self.settings.page_tokens
+        kept = 0 if self.cotangent_start == self.capacity else self.capacity - page_start
+        return kept * self.settings.cotangent_bytes_per_token
 
 
 class DecodeState:

@@ -31,12 +31,16 @@ def test_end_ids_come_from_the_first_that_names_them(tmp_path, generation, confi
     assert end_ids(folder(tmp_path, generation), hf_config, named) == expected
 
 
-@pytest.mark.parametrize("name", ["generation_config.json", "tokenizer.json"])
-def test_a_damaged_file_is_one_line(tmp_path, name):
-    (tmp_path / name).write_text("{bad")
+def test_a_damaged_generation_config_is_one_line(tmp_path):
+    (tmp_path / "generation_config.json").write_text("{bad")
+    with pytest.raises(InputError, match="cannot be read"):
+        end_ids(tmp_path, SimpleNamespace(eos_token_id=None), None)
+
+
+def test_a_damaged_tokenizer_is_one_line(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{bad")
     with pytest.raises(InputError, match="cannot be read"):
         read_tokenizer(tmp_path)
-        end_ids(tmp_path, SimpleNamespace(eos_token_id=None), None)
 
 
 def test_a_folder_without_a_tokenizer_has_none(tmp_path):

@@ -1,5 +1,6 @@
 """Pages hold what was written, wherever they are cut."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,6 +66,14 @@ def test_allocated_bytes_are_those_of_the_spec():
     cotangent = sum(tensor.nbytes for name in ("key", "value") for _, tensor in pages.read(name, 10))
     assert state == 10 * SPEC.state_bytes_per_token == 10 * 2 * 2 * 3 * 8
     assert cotangent == 10 * SPEC.cotangent_bytes_per_token
+
+
+@pytest.mark.parametrize("cotangent_start", range(11))
+def test_reported_cotangent_bytes_are_the_allocated_ones(cotangent_start):
+    run = RunState(StateSettings((SPEC,), 4, CPU), start=0, capacity=10, cotangent_start=cotangent_start)
+    pages = run.layer(1).past(10)
+    allocated = sum(grad.nbytes for page in pages for grad in (page.d_key, page.d_value) if grad is not None)
+    assert run.cotangent_bytes == allocated
 
 
 def test_a_branch_reads_its_prompt_and_leaves_its_boundary_as_it_was():
