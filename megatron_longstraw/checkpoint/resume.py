@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,27 @@ def check_same_run(run_dir: str | Path, config: Config) -> None:
     if not file.is_file() or not started:
         return
     former = load_config(file)
-    keys = differing_keys(former, config, IDENTITY)
+    keys = differing_keys(_with_whole_paths(former), _with_whole_paths(config), IDENTITY)
     if keys:
         values = flatten(former)
         differing = ", ".join(f"{key} (there {values[key]!r})" for key in keys)
         raise InputError(
             f"holds another run, which differs in {differing}", file=run_dir, allowed="the same run, or another run_dir"
         )
+
+
+def _with_whole_paths(config: Config) -> Config:
+    """The config with its paths made absolute, so that one place written in two ways is one place."""
+
+    def whole(path: str | None) -> str | None:
+        return str(Path(path).resolve()) if path else path
+
+    return replace(
+        config,
+        model=replace(config.model, hf=whole(config.model.hf), checkpoint=whole(config.model.checkpoint)),
+        data=replace(config.data, prompts=whole(config.data.prompts)),
+        rollout=replace(config.rollout, path=whole(config.rollout.path)),
+    )
 
 
 def latest_checkpoint(run_dir: str | Path) -> tuple[int, Path] | None:

@@ -463,3 +463,7 @@ def test_extra_is_readable_without_the_program(build: Build, hf_folder: Path, ru
 def test_a_directory_where_no_step_was_finished_takes_any_run(former_run: Path) -> None:
     (former_run / "metrics.jsonl").write_text("")
     check_same_run(former_run, same_run_with(former_run, "model.hf", "other"))
+
+
+def test_a_path_written_in_another_way_is_the_same_run(former_run: Path) -> None:
+    check_same_run(former_run, same_run_with(former_run, "model.hf", str(Path("m").resolve())))
