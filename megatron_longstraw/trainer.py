@@ -128,7 +128,7 @@ class Trainer:
                     )
         groups = [work.group for batch in batches for work in batch if work.group is not None]
         _warn_of_unscored(groups)
-        metrics.add(self._step_figures(groups, len(results), started))
+        metrics.add(self._step_figures(groups, started))
         line = metrics.line(
             position.step + 1,
             gradient=self.config.replay.prompt_gradient,
@@ -144,7 +144,7 @@ class Trainer:
         )
         return after, line, groups
 
-    def _step_figures(self, groups: Sequence[Group], updates: int, started: float) -> dict[str, float]:
+    def _step_figures(self, groups: Sequence[Group], started: float) -> dict[str, float]:
         objective = self.config.objective
         figures = means(
             add_sums(
