@@ -174,7 +174,7 @@ class Trainer:
         }
 
     def _update_flops(self, group: Group) -> float:
-        """Operations of one update on a group: capture, score, replay and prompt backward, none of them twice."""
+        """Operations of one update on a group: capture and score, and where it teaches anything replay and backward."""
         model = self.model
 
         def forward(start: int, tokens: int, predictions: int) -> float:
@@ -185,9 +185,11 @@ class Trainer:
         prompt_tokens = len(group.prompt.ids)
         first = gradient_start(prompt_tokens, self.config.replay.prompt_gradient)
         branches = sum(forward(prompt_tokens, len(response.ids), len(response.ids)) for response in group.responses)
+        capture = forward(0, prompt_tokens - 1, 0)
+        if not bool(group_advantages(self.config.objective, group).any()):
+            return capture + branches
         # A backward is twice its forward, which runs again beside it.
-        prompt = forward(0, prompt_tokens, 0) + 3 * forward(first, prompt_tokens - 1 - first, 0)
-        return prompt + 4 * branches
+        return capture + 4 * branches + 3 * forward(first, prompt_tokens - 1 - first, 0)
 
 
 def _skipped_in_a_row(before: int, results: Sequence[UpdateResult]) -> int:
