@@ -21,8 +21,6 @@ _PACKAGES = ("torch", "megatron-core", "transformers", "safetensors", "omegaconf
 # Distribution, the part of it whose import shows that it works here, and what it is for.
 _OPTIONAL = (
     ("transformer-engine", "transformer_engine.pytorch", "fused layers"),
-    ("flash-attn", "flash_attn.flash_attn_interface", "attention kernels"),
-    ("triton", "triton", "our Triton kernels"),
     ("wandb", "wandb", "tracking.wandb"),
 )
 

@@ -32,16 +32,16 @@ def test_the_doctor_succeeds_and_names_versions_device_kernels_and_engines(
 
 
 def test_a_package_that_is_missing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "flash_attn", None)
-    assert "not usable" in line("flash-attn")
+    monkeypatch.setitem(sys.modules, "transformer_engine", None)
+    assert "not usable" in line("transformer-engine")
 
 
 def test_a_package_that_fails_to_import_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "triton.py").write_text("raise OSError('libcudart.so is missing')\n")
+    (tmp_path / "apex.py").write_text("raise OSError('libcudart.so is missing')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    monkeypatch.delitem(sys.modules, "apex", raising=False)
     importlib.invalidate_caches()
-    assert "OSError: libcudart.so is missing" in line("triton")
+    assert "OSError: libcudart.so is missing" in line("NVIDIA Apex")
 
 
 def test_another_projects_apex_is_not_taken_for_nvidias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
