@@ -43,3 +43,8 @@ class Diverged(RuntimeError):
 
 class Interrupted(Exception):
     """The run was asked to stop and has saved its state. Exit status 130."""
+
+
+def first_line(error: BaseException) -> str:
+    """What another library's error says, in one line; its type where it says nothing."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -28,7 +28,7 @@ from megatron_longstraw.checkpoint.save import EXTRA
 from megatron_longstraw.config.load import differing_keys, flatten, load_config
 from megatron_longstraw.config.schema import Config
 from megatron_longstraw.engine.base import Engine
-from megatron_longstraw.errors import InputError
+from megatron_longstraw.errors import InputError, first_line
 from megatron_longstraw.model.gpt import SegmentModel
 
 # What a run is: with another value of one of these its numbers would mean something else.
@@ -194,11 +194,7 @@ def _input_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except CheckpointingException as error:
-        raise InputError(f"does not fit the model: {_first_line(error)}", file=folder) from error
+        raise InputError(f"does not fit the model: {first_line(error)}", file=folder) from error
     except torch_dist.checkpoint.CheckpointException as error:
         cause, _ = next(iter(error.failures.values()))
-        raise InputError(f"does not fit the model: {_first_line(cause)}", file=folder) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
+        raise InputError(f"does not fit the model: {first_line(cause)}", file=folder) from error

@@ -10,7 +10,7 @@ from torch.nn import functional
 from transformers import AutoConfig
 
 from megatron_longstraw.device.cpu import default_device
-from megatron_longstraw.errors import InputError
+from megatron_longstraw.errors import InputError, first_line
 from megatron_longstraw.model.gpt import SegmentModel
 from megatron_longstraw.model.layer import layer_spec
 from megatron_longstraw.model.norm import RMSNorm
@@ -39,7 +39,7 @@ def read_hf_config(folder: str | Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
     except (ValueError, OSError, KeyError) as error:
-        raise InputError(f"cannot be read: {str(error).splitlines()[0]}", file=file) from error
+        raise InputError(f"cannot be read: {first_line(error)}", file=file) from error
     if config.model_type not in DENSE_FAMILIES:
         raise InputError(
             f"model type {config.model_type!r} is not supported", file=file, allowed=", ".join(DENSE_FAMILIES)

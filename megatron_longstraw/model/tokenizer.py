@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, GenerationConfig
 
-from megatron_longstraw.errors import InputError
+from megatron_longstraw.errors import InputError, first_line
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
@@ -22,7 +22,7 @@ def read_tokenizer(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     # Tokenizer libraries raise whatever they like for a damaged file, a bare Exception among it.
     except Exception as error:
-        raise InputError(f"the tokenizer cannot be read: {_first_line(error)}", file=folder) from error
+        raise InputError(f"the tokenizer cannot be read: {first_line(error)}", file=folder) from error
 
 
 def end_ids(folder: Path, hf_config: Any, tokenizer: Any) -> frozenset[int]:
@@ -37,11 +37,7 @@ def end_ids(folder: Path, hf_config: Any, tokenizer: Any) -> frozenset[int]:
         try:
             ids = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
         except (OSError, ValueError) as error:
-            raise InputError(f"cannot be read: {_first_line(error)}", file=file) from error
+            raise InputError(f"cannot be read: {first_line(error)}", file=file) from error
     for fallback in (hf_config.eos_token_id, getattr(tokenizer, "eos_token_id", None)):
         ids = fallback if ids is None else ids
     return frozenset([ids] if isinstance(ids, int) else ids or [])
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
