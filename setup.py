@@ -33,6 +33,9 @@ setup(
         "wandb>=0.19",
     ],
     extras_require={
+        # What tools/get_smollm2.py reads its weights with, and the reward `math_verify`.
+        "gguf": ["gguf>=0.10", "accelerate>=1.0"],
+        "math": ["math-verify>=0.8"],
         "test": [
             "pytest>=8.3",
             "pytest-timeout>=2.3",
@@ -40,6 +43,9 @@ setup(
             "mypy>=1.11",
             "ruff>=0.9",
             "types-PyYAML",
+            "gguf>=0.10",
+            "accelerate>=1.0",
+            "math-verify>=0.8",
         ],
     },
     entry_points={"console_scripts": ["longstraw = megatron_longstraw.cli:main"]},

@@ -11,9 +11,10 @@ model.hf model.checkpoint model.init.seed model.dtype
 parallel.tensor parallel.pipeline parallel.context parallel.expert parallel.sequence_parallel
 engine.name engine.deepspeed_config
 data.prompts data.shuffle data.seed data.max_prompt_tokens data.overlong data.prompt_key
+data.documents_key data.documents_anywhere data.token_cache
 rollout.source rollout.path rollout.group_size rollout.max_response_tokens rollout.temperature rollout.top_p
 rollout.top_k rollout.stop rollout.seed
-reward.function reward.kwargs
+reward.function reward.kwargs reward.style reward.functions
 objective.name objective.clip_low objective.clip_high objective.kl_coefficient objective.kl_estimator
 objective.aggregation objective.advantage.scale objective.advantage.epsilon
 replay.segment_tokens replay.prompt_gradient replay.state_dtype replay.cotangent_dtype replay.tier replay.page_tokens

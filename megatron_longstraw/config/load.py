@@ -154,11 +154,21 @@ def _read_section(section: type[Section], raw: object, prefix: str, source: _Sou
         if dataclasses.is_dataclass(hint):
             values[name] = _read_section(hint, value, f"{key}.", source)  # type: ignore[arg-type]
             continue
+        if get_origin(hint) is tuple and dataclasses.is_dataclass(get_args(hint)[0]):
+            values[name] = _read_list(get_args(hint)[0], value, key, source)
+            continue
         try:
             values[name] = _convert(hint, value)
         except ValueError:
             raise source.error(f"is {_shown(value)}", key, describe_type(hint)) from None
     return section(**values)
+
+
+def _read_list(section: type[Section], raw: object, key: str, source: _Source) -> tuple[Section, ...]:
+    """Build a list of sections."""
+    if not isinstance(raw, list):
+        raise source.error(f"is {_shown(raw)}", key, describe_type(tuple[section, ...]))  # type: ignore[valid-type]
+    return tuple(_read_section(section, item, f"{key}[{index}].", source) for index, item in enumerate(raw))
 
 
 def _nearest_key(key: str) -> str:

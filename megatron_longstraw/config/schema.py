@@ -100,6 +100,12 @@ class DataConfig:
     """A longer prompt stops the run, keeps its last `max_prompt_tokens` tokens, or is passed over."""
     prompt_key: str = "prompt"
     """The column with the prompt: text, or a list of chat messages. A column `prompt_ids` is used as it is."""
+    documents_key: str = "documents"
+    """The column that lists text files to put into the prompt; paths are relative to the folder of the data file."""
+    documents_anywhere: bool = False
+    """Allow documents outside the folder of the data file."""
+    token_cache: str | None = None
+    """Folder of the documents' token ids; null: `longstraw/tokens` in `$XDG_CACHE_HOME`, or in `~/.cache`."""
 
 
 @dataclass(frozen=True)
@@ -126,14 +132,36 @@ class RolloutConfig:
     """Seed of the sampled tokens."""
 
 
+RewardStyle = Literal["trl", "verl"]
+
+
 @dataclass(frozen=True)
-class RewardConfig:
-    """`reward`: what a response is worth."""
+class RewardTermConfig:
+    """An entry of `reward.functions`: one of several functions whose weighted sum is the reward."""
 
     function: str | None = None
-    """`module:function`, importable from here: `f(prompts, completions, completion_ids, **columns) -> list[float]`."""
+    """As `reward.function`."""
+    weight: float = 1.0
+    """Factor of its reward in the sum."""
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+    """As `reward.kwargs`."""
+    style: RewardStyle = "trl"
+    """As `reward.style`."""
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """`reward`: what a response is worth. Give one of `function` and `functions`."""
+
+    function: str | None = None
+    """`module:function`, importable from here, or the name of a ready-made one, such as `exact_match`."""
     kwargs: Mapping[str, object] = field(default_factory=dict)
     """Handed to the function by name, besides the columns."""
+    style: RewardStyle = "trl"
+    """trl: `f(prompts, completions, completion_ids, **columns) -> list[float]`, once for a group; verl:
+    `compute_score(data_source, solution_str, ground_truth, extra_info) -> float`, once for a response."""
+    functions: tuple[RewardTermConfig, ...] = ()
+    """Several functions, each `{function, weight, kwargs, style}`; the reward is their weighted sum."""
 
 
 @dataclass(frozen=True)
