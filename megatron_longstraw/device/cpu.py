@@ -66,8 +66,26 @@ def _get_rng_state(device: Any = "cuda", clone: bool = False, graph_safe: bool =
     return torch.get_rng_state()
 
 
+def _splits_on_cpu(dispatcher: Any, point: str, tokens_per_expert: torch.Tensor | None = None) -> torch.Tensor | None:
+    """Megatron's copy of token counts to the CPU, where they already are: the collectives want them as numpy."""
+    if point == dispatcher.cuda_dtoh_point:
+        for name in ("input_splits", "output_splits", "output_splits_tp"):
+            splits = getattr(dispatcher, name)
+            if isinstance(splits, torch.Tensor):
+                setattr(dispatcher, name, splits.numpy())
+    return tokens_per_expert
+
+
 def install() -> None:
-    """Put the stand-in in place, once per process; does nothing where CUDA exists."""
+    """Put the stand-in in place, once per process; where CUDA exists nothing but a name that Megatron lacks."""
+    from megatron.core.pipeline_parallel import schedules
+    from megatron.core.tensor_parallel import random
+    from megatron.core.transformer.moe import moe_utils
+    from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
+
+    if not moe_utils.HAVE_TE:
+        # The router asks for it on any device, and the module defines it with Transformer Engine only.
+        moe_utils.te_general_gemm = None
     if torch.cuda.is_available():
         return
     # Megatron decorates small functions with torch.compile, which costs tens of seconds per process here.
@@ -76,10 +94,9 @@ def install() -> None:
     torch.cuda.synchronize = lambda device=None: None
     torch.cuda.get_rng_state = _get_rng_state
     torch.cuda.manual_seed = torch.manual_seed  # type: ignore[assignment]
-
-    from megatron.core.pipeline_parallel import schedules
-    from megatron.core.tensor_parallel import random
-
     random._set_cuda_rng_state = _set_rng_state
     random._get_cuda_rng_state = _get_rng_state
     schedules.torch = _TorchOnCpu()
+    # No stream to make: the counts that it would copy are on the CPU.
+    MoEAlltoAllTokenDispatcher.cuda_dtoh_stream = object()
+    MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize = _splits_on_cpu

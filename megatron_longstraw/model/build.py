@@ -1,11 +1,14 @@
 """From a Hugging Face config to Megatron-core's model and the specs of its state."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch.nn import functional
 from transformers import AutoConfig
 
@@ -18,13 +21,31 @@ from megatron_longstraw.model.rope import RotaryTable, rotary_frequencies
 from megatron_longstraw.parallel.layout import ParallelLayout
 from megatron_longstraw.state.spec import LayerStateSpec
 
-# Model type to what sets the family apart: bias of q, k and v; norm of queries and keys.
-DENSE_FAMILIES = {
-    "llama": {"add_qkv_bias": False, "qk_layernorm": False},
-    "mistral": {"add_qkv_bias": False, "qk_layernorm": False},
-    "qwen2": {"add_qkv_bias": True, "qk_layernorm": False},
-    "qwen3": {"add_qkv_bias": False, "qk_layernorm": True},
+
+@dataclass(frozen=True)
+class Family:
+    """What sets a model type apart from Llama.
+
+    Args:
+        add_qkv_bias: queries, keys and values have a bias.
+        qk_layernorm: queries and keys are normalised per head.
+        experts: layers may be mixtures of experts.
+    """
+
+    add_qkv_bias: bool = False
+    qk_layernorm: bool = False
+    experts: bool = False
+
+
+FAMILIES = {
+    "llama": Family(),
+    "mistral": Family(),
+    "qwen2": Family(add_qkv_bias=True),
+    "qwen3": Family(qk_layernorm=True),
+    "qwen3_moe": Family(qk_layernorm=True, experts=True),
 }
+# Rows of the vocabulary per tensor rank, as Megatron-LM's `make_vocab_size_divisible_by` has them.
+VOCABULARY_ROWS = 128
 
 
 def read_hf_config(folder: str | Path) -> Any:
@@ -40,10 +61,8 @@ def read_hf_config(folder: str | Path) -> Any:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
     except (ValueError, OSError, KeyError) as error:
         raise InputError(f"cannot be read: {first_line(error)}", file=file) from error
-    if config.model_type not in DENSE_FAMILIES:
-        raise InputError(
-            f"model type {config.model_type!r} is not supported", file=file, allowed=", ".join(DENSE_FAMILIES)
-        )
+    if config.model_type not in FAMILIES:
+        raise InputError(f"model type {config.model_type!r} is not supported", file=file, allowed=", ".join(FAMILIES))
     _refuse(file, config)
     return config
 
@@ -58,6 +77,13 @@ def _refuse(file: Path, config: Any) -> None:
         "attention_bias, mlp_bias": (bias, "false"),
         "sliding_window": (sliding and config.sliding_window < config.max_position_embeddings, "null"),
     }
+    if any(expert_layers(config)):
+        chosen = config.num_experts_per_tok
+        checks |= {
+            "num_experts_per_tok": (not 1 <= chosen <= config.num_experts, f"1 to {config.num_experts}"),
+            # A single weight divided by itself is 1: no gradient would ever reach the router.
+            "norm_topk_prob": (config.norm_topk_prob and chosen == 1, "false where num_experts_per_tok is 1"),
+        }
     for key, (wrong, allowed) in checks.items():
         if wrong:
             raise InputError("is set to what the trainer does not support", file=file, key=key, allowed=allowed)
@@ -68,8 +94,36 @@ def head_dim(hf_config: Any) -> int:
     return getattr(hf_config, "head_dim", None) or hf_config.hidden_size // hf_config.num_attention_heads
 
 
+def expert_layers(hf_config: Any) -> list[bool]:
+    """Tell for each layer whether its MLP is a mixture of experts."""
+    layers = range(hf_config.num_hidden_layers)
+    if not FAMILIES[hf_config.model_type].experts or not hf_config.num_experts:
+        return [False for _ in layers]
+    dense, step = hf_config.mlp_only_layers, hf_config.decoder_sparse_step
+    return [layer not in dense and (layer + 1) % step == 0 for layer in layers]
+
+
+def padded_vocabulary(vocab_size: int, tensor: int, multiple: int | None = None) -> int:
+    """Count the rows of embedding and output projection, real ones and padding.
+
+    Args:
+        vocab_size: the real ones.
+        tensor: tensor-parallel size.
+        multiple: what the rows are a multiple of; by default 128 for each of several tensor ranks, and 1 for a single
+            one.
+
+    Example:
+        >>> padded_vocabulary(1000, 1), padded_vocabulary(1000, 2)
+        (1000, 1024)
+    """
+    if multiple is None:
+        multiple = VOCABULARY_ROWS * tensor if tensor > 1 else 1
+    return -(-vocab_size // multiple) * multiple
+
+
 def transformer_config(hf_config: Any, dtype: torch.dtype, layout: ParallelLayout) -> TransformerConfig:
     """Translate a Hugging Face config for Megatron-core."""
+    family = FAMILIES[hf_config.model_type]
     return TransformerConfig(
         num_layers=hf_config.num_hidden_layers,
         hidden_size=hf_config.hidden_size,
@@ -94,6 +148,7 @@ def transformer_config(hf_config: Any, dtype: torch.dtype, layout: ParallelLayou
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
         context_parallel_size=layout.context,
+        expert_model_parallel_size=layout.expert,
         # Segments and batches of branches differ in length.
         variable_seq_lengths=True,
         moe_token_dispatcher_type="alltoall",
@@ -103,36 +158,90 @@ def transformer_config(hf_config: Any, dtype: torch.dtype, layout: ParallelLayou
         masked_softmax_fusion=False,
         bias_dropout_fusion=False,
         use_cpu_initialization=True,
-        **DENSE_FAMILIES[hf_config.model_type],
+        add_qkv_bias=family.add_qkv_bias,
+        qk_layernorm=family.qk_layernorm,
+        **_expert_settings(hf_config, dtype),
     )
 
 
-def build_model(hf_config: Any, dtype: torch.dtype, layout: ParallelLayout) -> SegmentModel:
-    """Build this rank's part of the model, randomly initialised.
+def _expert_settings(hf_config: Any, dtype: torch.dtype) -> dict[str, Any]:
+    """The part of Megatron's config about experts: no token is dropped, and no auxiliary loss is added."""
+    pattern = expert_layers(hf_config)
+    if not any(pattern):
+        return {}
+    return {
+        "num_moe_experts": hf_config.num_experts,
+        "moe_ffn_hidden_size": hf_config.moe_intermediate_size,
+        # As a list it also makes checkpoints name every layer, which differ.
+        "moe_layer_freq": [int(experts) for experts in pattern],
+        "moe_router_topk": hf_config.num_experts_per_tok,
+        # Megatron's softmax after the choice is a softmax before it and a division by the sum.
+        "moe_router_pre_softmax": not hf_config.norm_topk_prob,
+        "moe_router_load_balancing_type": "none",
+        # A choice between experts should not depend on rounding to bfloat16.
+        "moe_router_dtype": "fp64" if dtype is torch.float64 else "fp32",
+    }
+
+
+def build_model(
+    hf_config: Any, dtype: torch.dtype, layout: ParallelLayout, *, vocabulary_multiple: int | None = None
+) -> SegmentModel:
+    """Build this rank's part of the model, randomly initialised; rows of the vocabulary that are padding are 0.
 
     Args:
         hf_config: from `read_hf_config`.
         dtype: dtype of the parameters.
         layout: sizes and groups.
+        vocabulary_multiple: see `padded_vocabulary`.
     """
+    model = _build(hf_config, dtype, layout, vocabulary_multiple)
+    _clear_padding(model, layout.groups.tp.rank())
+    # Nothing is dropped out, so that a segment recomputes to the same numbers; evaluation mode also skips the masks.
+    return model.to(default_device()).eval()
+
+
+def _build(
+    hf_config: Any, dtype: torch.dtype, layout: ParallelLayout, vocabulary_multiple: int | None = None
+) -> SegmentModel:
     config = transformer_config(hf_config, dtype, layout)
-    spec = layer_spec(qk_layernorm=config.qk_layernorm)
     pipeline_rank = layout.groups.pp.rank()
-    layers = get_num_layers_to_build(config, pp_rank=pipeline_rank)
-    model = SegmentModel(
+    return SegmentModel(
         config=config,
-        transformer_layer_spec=TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=RMSNorm),
+        transformer_layer_spec=TransformerBlockSubmodules(
+            layer_specs=_layer_specs(hf_config, config, pipeline_rank), layer_norm=RMSNorm
+        ),
         rotary_table=RotaryTable(*rotary_frequencies(hf_config)),
         real_vocabulary=hf_config.vocab_size,
-        vocab_size=hf_config.vocab_size,
+        vocab_size=padded_vocabulary(hf_config.vocab_size, layout.tensor, vocabulary_multiple),
         max_sequence_length=hf_config.max_position_embeddings,
         pre_process=pipeline_rank == 0,
         post_process=pipeline_rank == layout.pipeline - 1,
         share_embeddings_and_output_weights=bool(hf_config.tie_word_embeddings),
         pg_collection=layout.groups,
     )
-    # Nothing is dropped out, so that a segment recomputes to the same numbers; evaluation mode also skips the masks.
-    return model.to(default_device()).eval()
+
+
+def build_shapes(hf_config: Any, layout: ParallelLayout) -> SegmentModel:
+    """Build this rank's part of the model on the meta device: names and shapes, and no memory."""
+    with torch.device("meta"):
+        return _build(hf_config, torch.float32, layout)
+
+
+def _layer_specs(hf_config: Any, config: TransformerConfig, pipeline_rank: int) -> list[ModuleSpec]:
+    """The specs of a pipeline stage's layers."""
+    dense = layer_spec(qk_layernorm=config.qk_layernorm)
+    experts = layer_spec(qk_layernorm=config.qk_layernorm, num_experts=config.num_moe_experts)
+    first = get_transformer_layer_offset(config, pp_rank=pipeline_rank)
+    last = first + get_num_layers_to_build(config, pp_rank=pipeline_rank)
+    return [experts if has_experts else dense for has_experts in expert_layers(hf_config)[first:last]]
+
+
+@torch.no_grad()
+def _clear_padding(model: SegmentModel, tensor_rank: int) -> None:
+    """Set to 0, in place, this tensor rank's rows of the vocabulary that are padding."""
+    for name, parameter in model.named_parameters():
+        if name in ("embedding.word_embeddings.weight", "output_layer.weight"):
+            parameter[max(0, model.real_vocabulary - tensor_rank * len(parameter)) :] = 0
 
 
 def state_specs(

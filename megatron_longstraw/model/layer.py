@@ -10,6 +10,7 @@ from torch import Tensor
 
 from megatron_longstraw.model.attention import PagedCoreAttention
 from megatron_longstraw.model.norm import RMSNorm
+from megatron_longstraw.model.router import Router
 from megatron_longstraw.model.swiglu import SwiGLU
 from megatron_longstraw.state.context import SegmentContext
 
@@ -29,13 +30,14 @@ class SegmentLayer(TransformerLayer):
         return root, None
 
 
-def layer_spec(*, qk_layernorm: bool) -> ModuleSpec:
-    """Megatron's local spec of a dense layer with our layer, norms, activation and core attention.
+def layer_spec(*, qk_layernorm: bool, num_experts: int | None = None) -> ModuleSpec:
+    """Megatron's local spec of a layer with our layer, norms, activation, core attention and router.
 
     Args:
         qk_layernorm: whether queries and keys are normalised per head.
+        num_experts: experts of its MLP; None for a dense one.
     """
-    spec = get_gpt_layer_local_spec(qk_layernorm=qk_layernorm, normalization="RMSNorm")
+    spec = get_gpt_layer_local_spec(num_experts=num_experts, qk_layernorm=qk_layernorm, normalization="RMSNorm")
     spec.module = SegmentLayer
     layer = spec.submodules
     layer.input_layernorm = layer.pre_mlp_layernorm = RMSNorm
@@ -43,5 +45,11 @@ def layer_spec(*, qk_layernorm: bool) -> ModuleSpec:
     if qk_layernorm:
         layer.self_attention.submodules.q_layernorm = layer.self_attention.submodules.k_layernorm = RMSNorm
     mlp: MLPSubmodules = layer.mlp.submodules
+    if num_experts is not None:
+        layer.mlp.submodules.router = Router
+        # One expert after the other; a grouped product for GPUs would take the place of this spec.
+        mlp = layer.mlp.submodules.experts.submodules
+        # In a checkpoint this norm is part of a dense MLP's first layer; an expert layer has it under its own name.
+        del layer.sharded_state_dict_keys_map["pre_mlp_layernorm."]
     mlp.activation_func = SwiGLU
     return spec
