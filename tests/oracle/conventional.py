@@ -23,6 +23,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 Group = Mapping[str, Any]
@@ -31,6 +33,7 @@ LLAMA_SIZES = {"hidden_size": 32, "intermediate_size": 56, "num_attention_heads"
 QWEN2_SIZES = {"hidden_size": 48, "intermediate_size": 40, "num_attention_heads": 6, "num_key_value_heads": 2}
 # The heads' total width, 64, is another than the hidden size.
 QWEN3_SIZES = {"hidden_size": 40, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 1}
+QWEN3_MOE_SIZES = {**QWEN3_SIZES, "head_dim": 16, "num_experts": 8, "moe_intermediate_size": 24}
 # Scaled from few original positions, so that prompts of some tens of tokens feel every part of the scaling.
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -60,6 +63,23 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, QWEN2_SIZES),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {**QWEN3_SIZES, "head_dim": 16, "tie_word_embeddings": False}),
     "qwen3_tied": (Qwen3Config, Qwen3ForCausalLM, {**QWEN3_SIZES, "head_dim": 16, "tie_word_embeddings": True}),
+    "qwen3_moe": (
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
+        {**QWEN3_MOE_SIZES, "num_experts_per_tok": 2, "norm_topk_prob": True},
+    ),
+    # A dense layer, then one whose experts' weights do not add up to 1.
+    "qwen3_moe_mixed": (
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
+        {
+            **QWEN3_MOE_SIZES,
+            "num_experts_per_tok": 3,
+            "norm_topk_prob": False,
+            "mlp_only_layers": [0],
+            "tie_word_embeddings": True,
+        },
+    ),
     "mistral": (
         MistralConfig,
         MistralForCausalLM,
@@ -102,6 +122,8 @@ def tiny_model(
     config_class, model_class, fields = KINDS[kind]
     config = config_class(**{"vocab_size": 97, "num_hidden_layers": layers, **fields, **overrides})
     config._attn_implementation = "sdpa"
+    # The plain loop over experts, as the model's own file has it.
+    config._experts_implementation = "eager"
     model: PreTrainedModel = model_class(config)
     draw_weights(model, seed, tied=config.tie_word_embeddings)
     # Parameters only: rotary frequencies are float32 in any dtype, and model.to() would round them.
@@ -109,7 +131,7 @@ def tiny_model(
         parameter.data = parameter.data.to(dtype)
     config.dtype = dtype
     if dtype == torch.float64:
-        keep_norms_in_float64(model)
+        keep_float64(model)
     nn.Module.train(model, False)
     return model
 
@@ -128,15 +150,17 @@ def draw_weights(model: nn.Module, seed: int, *, tied: bool) -> None:
         if parameter.dim() == 1:
             values = values * 0.3 + (0.0 if name.endswith("bias") else 1.0)
         elif tied or "embed_tokens" not in name:
-            values = values * 1.5 / math.sqrt(parameter.shape[1])
+            values = values * 1.5 / math.sqrt(parameter.shape[-1])
         parameter.data = values.to(torch.bfloat16).to(torch.float32)
 
 
-def keep_norms_in_float64(model: nn.Module) -> None:
-    """Makes RMSNorm compute in its input's dtype; transformers rounds to float32 inside, which hides 1e-12."""
+def keep_float64(model: nn.Module) -> None:
+    """Makes norms and routers compute in their input's dtype; transformers rounds to float32, which hides 1e-12."""
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.forward = _norm_forward(module)
+        elif type(module).__name__.endswith("TopKRouter"):
+            module.forward = _router_forward(module)
 
 
 def _norm_forward(norm: nn.Module) -> Any:
@@ -148,10 +172,37 @@ def _norm_forward(norm: nn.Module) -> Any:
     return forward
 
 
+def _router_forward(router: Any) -> Any:
+    def forward(hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits = hidden.reshape(-1, router.hidden_dim) @ router.weight.t()
+        weights, experts = logits.exp().topk(router.top_k, dim=-1)
+        total = weights if router.norm_topk_prob else logits.exp()
+        return logits, weights / total.sum(-1, keepdim=True), experts
+
+    return forward
+
+
 def save_folder(model: PreTrainedModel, folder: str | Path) -> Path:
     """Writes config and safetensors as transformers does; returns the folder."""
     model.save_pretrained(folder)
     return Path(folder)
+
+
+def folder_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Names parameters, or their gradients, as a saved folder does: there each expert's matrices are tensors."""
+    named: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        prefix, experts, matrix = name.partition(".mlp.experts.")
+        if not experts:
+            named[name] = tensor
+            continue
+        for expert, weights in enumerate(tensor):
+            # Rows of the gate come before those of the other half.
+            halves = weights.chunk(2) if matrix == "gate_up_proj" else (weights,)
+            kinds = ("gate_proj", "up_proj") if matrix == "gate_up_proj" else (matrix,)
+            for kind, part in zip(kinds, halves, strict=True):
+                named[f"{prefix}{experts}{expert}.{kind}.weight"] = part
+    return named
 
 
 def grpo_gradient(

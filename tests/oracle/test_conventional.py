@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.oracle.conventional import (
     KINDS,
+    folder_names,
     group_advantages,
     grpo_gradient,
     relative_difference,
@@ -167,7 +169,26 @@ def test_the_same_seed_gives_the_same_weights_in_every_dtype() -> None:
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_saved_folder_loads_as_the_same_model(kind: str, tmp_path: Any) -> None:
     model = tiny_model(kind, dtype=torch.float32)
-    loaded = AutoModelForCausalLM.from_pretrained(save_folder(model, tmp_path), dtype=torch.float32)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        save_folder(model, tmp_path), dtype=torch.float32, experts_implementation="eager"
+    )
     ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
     with torch.no_grad():
         torch.testing.assert_close(loaded(ids).logits, model(ids).logits, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_folder_names_are_those_of_a_saved_folder(kind: str, tmp_path: Any) -> None:
+    model = tiny_model(kind, dtype=torch.float32)
+    saved = load_file(save_folder(model, tmp_path) / "model.safetensors")
+    named = folder_names(dict(model.named_parameters()))
+    assert named.keys() == saved.keys()
+    assert all(torch.equal(named[name], saved[name]) for name in saved)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_moe", "qwen3_moe_mixed"])
+def test_float64_experts_are_those_of_transformers_to_float32(kind: str) -> None:
+    model, plain = tiny_model(kind), tiny_model(kind, dtype=torch.float32)
+    ids = torch.randint(97, (1, 60), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits.float(), plain(ids).logits, rtol=1e-4, atol=1e-5)
