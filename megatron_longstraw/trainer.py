@@ -22,6 +22,7 @@ from megatron_longstraw.checkpoint.resume import (
 from megatron_longstraw.checkpoint.save import save_checkpoint
 from megatron_longstraw.config.load import dump_config, flatten
 from megatron_longstraw.config.schema import Config
+from megatron_longstraw.data.documents import Documents
 from megatron_longstraw.data.order import RowOrder
 from megatron_longstraw.data.prompts import PromptFile
 from megatron_longstraw.data.recorded import RecordedFile, write_rollouts
@@ -358,8 +359,9 @@ def _load_model(config: Config, hf_config: Any, folder: Path, layout: ParallelLa
 def _source(config: Config, folder: Path, hf_config: Any, tokenizer: Any) -> RolloutSource:
     data, rollout = config.data, config.rollout
     encoder = Encoder(tokenizer, hf_config.vocab_size, data.max_prompt_tokens, data.overlong)
+    documents = Documents(tokenizer, key=data.documents_key, anywhere=data.documents_anywhere)
     if rollout.source == "recorded":
-        groups = RecordedFile(rollout.path or "", encoder)
+        groups = RecordedFile(rollout.path or "", encoder, documents)
         # Recorded groups are trained on in the order in which they were recorded.
         return RecordedRollouts(groups, RowOrder(len(groups), shuffle=False, seed=data.seed))
     if rollout.stop and tokenizer is None:
@@ -368,7 +370,7 @@ def _source(config: Config, folder: Path, hf_config: Any, tokenizer: Any) -> Rol
     if not eos_ids and not rollout.stop:
         warnings.warn("the model has no end-of-sequence token: every response will be truncated", stacklevel=2)
     reward = Reward(config.reward.function or "", config.reward.kwargs)
-    prompts = PromptFile(data.prompts or "", encoder, data.prompt_key)
+    prompts = PromptFile(data.prompts or "", encoder, data.prompt_key, documents)
     return SampledRollouts(
         prompts=prompts,
         order=RowOrder(len(prompts), shuffle=data.shuffle, seed=data.seed),

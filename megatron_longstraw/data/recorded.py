@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megatron_longstraw.data.documents import Documents, check_mark
 from megatron_longstraw.data.prompts import IDS_KEY
 from megatron_longstraw.data.rows import Place, Row, open_rows
 from megatron_longstraw.data.template import Encoder, check_text
@@ -25,13 +26,15 @@ class RecordedFile:
     Args:
         path: JSON lines.
         encoder: tokenizer and limits.
+        documents: finds and reads the text files to put into a `prompt`; None where their column is like any other.
 
     Raises:
         InputError: the file is missing or a line of it is bad.
     """
 
-    def __init__(self, path: str | Path, encoder: Encoder) -> None:
+    def __init__(self, path: str | Path, encoder: Encoder, documents: Documents | None = None) -> None:
         self._encoder = encoder
+        self._documents = documents
         self._rows = open_rows(path, self._check)
 
     def __len__(self) -> int:
@@ -61,13 +64,16 @@ class RecordedFile:
         elif row.get(PROMPT_KEY) is None:
             raise place.error(f"has neither {IDS_KEY} nor {PROMPT_KEY}", allowed="one of the two")
         else:
-            check_text(row[PROMPT_KEY], place, PROMPT_KEY)
+            text = check_text(row[PROMPT_KEY], place, PROMPT_KEY)
+            if self._documents and self._documents.paths(row, place):
+                check_mark(text, place, PROMPT_KEY)
 
     def _group(self, row: Row, place: Place) -> Group | None:
         if row.get(IDS_KEY) is not None:
             ids = self._encoder.prompt(self._encoder.ids(row[IDS_KEY], place, IDS_KEY), place, IDS_KEY)
         else:
-            ids = self._encoder.prompt(row[PROMPT_KEY], place, PROMPT_KEY)
+            documents = self._documents.ids(row, place) if self._documents else ()
+            ids = self._encoder.prompt(row[PROMPT_KEY], place, PROMPT_KEY, documents)
         if ids is None:
             return None
         columns = {name: value for name, value in row.items() if name not in _GROUP_KEYS}

@@ -1,16 +1,19 @@
 """From a prompt as its file has it to token ids: tokenizer, chat template, limits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from megatron_longstraw.data.documents import SEPARATOR, Text, unused_word, with_documents
 from megatron_longstraw.data.rows import Place
 
 Overlong = Literal["error", "truncate_left", "drop"]
-Text = str | list[dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -29,18 +32,26 @@ class Encoder:
     max_prompt_tokens: int | None = None
     overlong: Overlong = "error"
 
-    def prompt(self, prompt: Text | Tensor, place: Place, key: str) -> Tensor | None:
+    def prompt(
+        self, prompt: Text | Tensor, place: Place, key: str, documents: Sequence[NDArray[np.uint32]] = ()
+    ) -> Tensor | None:
         """Encode a prompt.
 
         Args:
             prompt: a text, chat messages (through the chat template, which opens the answer), or ids.
             place: where it stands.
             key: its column.
+            documents: ids `[document_tokens]` of each document to put into the text or the messages.
 
         Returns:
             `[prompt_tokens]` int64; None where the prompt is too long and too long ones are dropped.
         """
-        ids = prompt if isinstance(prompt, Tensor) else self.ids(self._tokenize(prompt, place, key), place, key)
+        if isinstance(prompt, Tensor):
+            ids = prompt
+        elif documents:
+            ids = self._around(prompt, documents, place, key)
+        else:
+            ids = self.ids(self._tokenize(prompt, place, key), place, key)
         limit = self.max_prompt_tokens
         if limit is None or len(ids) <= limit:
             return ids
@@ -65,29 +76,52 @@ class Encoder:
             raise place.error("is not a list of token ids", key=key, allowed="[int, ...]")
         if not ids:
             raise place.error("is empty", key=key, allowed="at least one token")
-        low, high = min(ids), max(ids)
+        self._check_range(min(ids), max(ids), place, key)
+        return torch.tensor(ids, dtype=torch.int64)
+
+    def _check_range(self, low: int, high: int, place: Place, key: str) -> None:
         if low < 0 or high >= self.vocabulary_size:
             wrong = low if low < 0 else high
             allowed = f"0 to {self.vocabulary_size - 1}"
             raise place.error(f"token id {wrong} is outside the vocabulary", key=key, allowed=allowed)
-        return torch.tensor(ids, dtype=torch.int64)
 
     def _tokenize(self, prompt: Text, place: Place, key: str) -> list[int]:
+        with self._refusals(prompt, place, key) as tokenizer:
+            if isinstance(prompt, str):
+                return tokenizer(prompt, verbose=False)["input_ids"]
+            return tokenizer.apply_chat_template(
+                prompt, return_dict=False, tokenizer_kwargs={"verbose": False}, **_ending(prompt)
+            )
+
+    def _around(self, prompt: Text, documents: Sequence[NDArray[np.uint32]], place: Place, key: str) -> Tensor:
+        """Tokenise what stands around documents, each piece by itself; `[prompt_tokens]` int64."""
+        word = unused_word(prompt)
+        marked = with_documents(prompt, word)
+        with self._refusals(prompt, place, key) as tokenizer:
+            if isinstance(marked, str):
+                text, (first, last) = marked, _added_around(tokenizer)
+            else:
+                text, first, last = tokenizer.apply_chat_template(marked, tokenize=False, **_ending(marked)), [], []
+            pieces = text.split(word)
+            if len(pieces) != 2:
+                raise ValueError(f"the chat template shows the documents {len(pieces) - 1} times, not once")
+            before, after, between = (_plain_ids(tokenizer, piece) for piece in (*pieces, SEPARATOR))
+        parts: list[Any] = [first, before]
+        for document in documents:
+            parts.extend((document, between))
+        parts[-1:] = [after, last]
+        ids = torch.from_numpy(np.concatenate([np.asarray(part, dtype=np.int64) for part in parts]))
+        self._check_range(int(ids.min()), int(ids.max()), place, key)
+        return ids
+
+    @contextmanager
+    def _refusals(self, prompt: Text, place: Place, key: str) -> Iterator[Any]:
+        """Give the tokenizer, and report what it and the chat template refuse."""
         tokenizer = self._require_tokenizer(place, key)
         if not isinstance(prompt, str) and tokenizer.chat_template is None:
             raise place.error("chat messages, but the tokenizer has no chat template", key=key, allowed="a text")
         try:
-            if isinstance(prompt, str):
-                return tokenizer(prompt, verbose=False)["input_ids"]
-            # An assistant's message at the end has been begun for the policy, which goes on with it.
-            begun = prompt[-1]["role"] == "assistant"
-            return tokenizer.apply_chat_template(
-                prompt,
-                add_generation_prompt=not begun,
-                continue_final_message=begun,
-                return_dict=False,
-                tokenizer_kwargs={"verbose": False},
-            )
+            yield tokenizer
         # Templates are programs of the model's author: they refuse messages by whatever error they like.
         except Exception as error:
             raise place.error(f"cannot be tokenised: {_one_line(error)}", key=key) from error
@@ -114,6 +148,24 @@ def check_text(value: object, place: Place, key: str) -> Text:
             allowed = '{"role": "user", "content": "..."}'
             raise place.error("holds what is not a chat message", key=key, allowed=allowed)
     return value
+
+
+def _ending(messages: list[dict[str, str]]) -> dict[str, bool]:
+    """What the chat template puts at the end."""
+    # An assistant's message at the end has been begun for the policy, which goes on with it.
+    begun = messages[-1]["role"] == "assistant"
+    return {"add_generation_prompt": not begun, "continue_final_message": begun}
+
+
+def _plain_ids(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text else []
+
+
+def _added_around(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special tokens that a tokenizer puts before and after a text."""
+    whole, plain = tokenizer("a", verbose=False)["input_ids"], _plain_ids(tokenizer, "a")
+    start = next(i for i in range(len(whole)) if whole[i : i + len(plain)] == plain)
+    return whole[:start], whole[start + len(plain) :]
 
 
 def _one_line(error: Exception) -> str:
