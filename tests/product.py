@@ -6,7 +6,6 @@ from pathlib import Path
 import yaml
 
 from megatron_longstraw.checkpoint.families import to_hf
-from megatron_longstraw.checkpoint.hf_read import head_sizes
 from megatron_longstraw.config.load import load_config
 from megatron_longstraw.model.build import read_hf_config
 from megatron_longstraw.trainer import Position, Trainer, build
@@ -67,5 +66,5 @@ def relative_error(actual, expected):
 
 def _by_hf_name(trainer, tensors):
     hf_config = read_hf_config(trainer.hf_folder)
-    named = to_hf(tensors, hf_config.num_hidden_layers, head_sizes(hf_config))
+    named = to_hf(tensors, hf_config)
     return {name: tensor.clone() for name, tensor in named}

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from megatron_longstraw.checkpoint.families import to_hf
-from megatron_longstraw.checkpoint.hf_read import head_sizes
 from megatron_longstraw.checkpoint.resume import hf_folder_of, load_weights
 from megatron_longstraw.device import cpu
 from megatron_longstraw.model.build import build_model, read_hf_config
@@ -42,7 +41,7 @@ def checkpoint_weights(run_dir: str | Path, dtype: torch.dtype) -> dict[str, Ten
         model = build_model(hf_config, dtype, layout)
         load_weights(run_dir, model)
         parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
-        named = to_hf(parameters, hf_config.num_hidden_layers, head_sizes(hf_config))
+        named = to_hf(parameters, hf_config)
         return {name: tensor.clone() for name, tensor in named}
 
 

@@ -115,7 +115,6 @@ def ours(
     """Prepares the package's update: everything `longstraw train` does for a recorded group, at learning rate 0."""
     # Here, so that Megatron is loaded by the processes that need it, and not by the conventional one.
     from megatron_longstraw.checkpoint.families import to_hf
-    from megatron_longstraw.checkpoint.hf_read import head_sizes
     from megatron_longstraw.config.load import load_config
     from megatron_longstraw.model.build import read_hf_config
     from megatron_longstraw.trainer import build
@@ -148,7 +147,7 @@ def ours(
         def gradients() -> dict[str, Tensor]:
             hf_config = read_hf_config(folder)
             buffers = {name: parameter.main_grad for name, parameter in parameters.items()}
-            return dict(to_hf(buffers, hf_config.num_hidden_layers, head_sizes(hf_config)))
+            return dict(to_hf(buffers, hf_config))
 
         own_tensors = [*parameters.values(), *(parameter.main_grad for parameter in parameters.values())]
         # The update clears its gradients itself.

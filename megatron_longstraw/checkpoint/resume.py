@@ -111,7 +111,7 @@ def load_checkpoint(folder: str | Path, engine: Engine) -> dict[str, Any]:
     """
     folder = Path(folder)
     extra = json.loads((folder / EXTRA).read_text())
-    with _input_errors(folder):
+    with input_errors(folder):
         engine.load_state_dict(dist_checkpointing.load(engine.sharded_state_dict(is_loading=True), str(folder)))
     load_random_state(folder)
     return extra
@@ -125,7 +125,7 @@ def load_weights(folder: str | Path, model: SegmentModel) -> None:
         model: takes them, in place; build it from the config in `hf_folder_of`.
     """
     folder = checkpoint_folder(folder)
-    with _input_errors(folder):
+    with input_errors(folder):
         state = dist_checkpointing.load({"model": model.sharded_state_dict()}, str(folder))
         model.load_state_dict(state["model"])
 
@@ -139,11 +139,12 @@ def hf_folder_of(folder: str | Path) -> Path:
     return checkpoint_folder(folder) / HF
 
 
-def checkpoint_folder(folder: str | Path) -> Path:
+def checkpoint_folder(folder: str | Path, key: str = "model.checkpoint") -> Path:
     """Find the checkpoint that `model.checkpoint` means.
 
     Args:
         folder: a checkpoint, a folder of checkpoints, or a run directory; of several the newest is taken.
+        key: what the user calls it, for messages.
 
     Raises:
         InputError: there is none, or none that is whole.
@@ -152,14 +153,12 @@ def checkpoint_folder(folder: str | Path) -> Path:
     if (folder / EXTRA).is_file() or folder.name.startswith("iter_"):
         problem = damage(folder)
         if problem is not None:
-            raise InputError(problem, file=folder, key="model.checkpoint", allowed="a whole checkpoint")
+            raise InputError(problem, file=folder, key=key, allowed="a whole checkpoint")
         return folder
     nested = checkpoints_of(folder)
     found = _newest_whole(nested if nested.is_dir() else folder)
     if found is None:
-        raise InputError(
-            "holds no checkpoint", file=folder, key="model.checkpoint", allowed="a run directory, or its checkpoint"
-        )
+        raise InputError("holds no checkpoint", file=folder, key=key, allowed="a run directory, or its checkpoint")
     return found[1]
 
 
@@ -189,7 +188,7 @@ def _newest_whole(checkpoints: Path) -> tuple[int, Path] | None:
 
 
 @contextmanager
-def _input_errors(folder: Path) -> Iterator[None]:
+def input_errors(folder: Path) -> Iterator[None]:
     """Report weights of another shape or name, and unreadable files, as the folder's fault."""
     try:
         yield

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.strategies import torch as torch_dist
-
+from megatron_longstraw.checkpoint import torch_dist
 from megatron_longstraw.checkpoint.folder import (
     HF,
     PARTIAL,
@@ -42,24 +40,6 @@ HF_FILES = (
 EXTRA = "extra.json"
 
 
-class _InProcessStrategy(torch_dist.TorchDistSaveShardedStrategy):
-    """Megatron's torch_dist format, written by the process itself.
-
-    Megatron's own writer keeps a process of its own for the rest of the run, and forks one more for every file.
-    """
-
-    def save(self, sharded_state_dict: Any, checkpoint_dir: str | Path) -> None:
-        """Write this rank's part and, on the first rank, the index."""
-        by_key, _, _ = torch_dist._replace_state_dict_keys_with_sharded_keys(
-            sharded_state_dict, self.keep_only_main_replica
-        )
-        torch_dist.checkpoint.save(
-            torch_dist.mcore_to_pyt_state_dict(by_key),
-            storage_writer=torch_dist.FileSystemWriter(checkpoint_dir, thread_count=1),
-            planner=torch_dist.MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False),
-        )
-
-
 def save_checkpoint(
     run_dir: str | Path, iteration: int, engine: Engine, extra: Mapping[str, Any], *, keep: int, hf_folder: str | Path
 ) -> Path:
@@ -84,10 +64,8 @@ def save_checkpoint(
     partial = variant(folder, PARTIAL)
     partial.mkdir()
     # First, since Megatron warns of anything else in the folder.
-    dist_checkpointing.save(
-        engine.sharded_state_dict(is_loading=False), str(partial), _InProcessStrategy("torch_dist", 1)
-    )
-    _copy_hf_files(Path(hf_folder), partial / HF)
+    torch_dist.write(engine.sharded_state_dict(is_loading=False), partial)
+    copy_hf_files(Path(hf_folder), partial / HF)
     (partial / EXTRA).write_text(json.dumps(dict(extra), indent=1) + "\n")
     save_random_state(partial)
     write_manifest(partial)
@@ -97,8 +75,9 @@ def save_checkpoint(
     return folder
 
 
-def _copy_hf_files(source: Path, target: Path) -> None:
-    target.mkdir()
+def copy_hf_files(source: Path, target: Path) -> None:
+    """Copy a Hugging Face folder without its weights into a new or an existing folder."""
+    target.mkdir(exist_ok=True)
     for pattern in HF_FILES:
         for file in source.glob(pattern):
             if file.is_file():

@@ -30,7 +30,9 @@ def rotary_frequencies(hf_config: Any) -> tuple[Tensor, float]:
             f"rope_type {rope_type!r} is not supported", key="config.json", allowed=", ".join(SUPPORTED_ROPE_TYPES)
         )
     if rope_type != "default":
-        return ROPE_INIT_FUNCTIONS[rope_type](hf_config, torch.device("cpu"))
+        # Also where the model around it is built without memory.
+        with torch.device("cpu"):
+            return ROPE_INIT_FUNCTIONS[rope_type](hf_config, torch.device("cpu"))
     head_dim = getattr(hf_config, "head_dim", None) or hf_config.hidden_size // hf_config.num_attention_heads
     exponent = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     return 1.0 / (parameters["rope_theta"] ** exponent), 1.0

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from megatron_longstraw.checkpoint.families import Fusion, HeadSizes, fuse, split, to_hf
-from megatron_longstraw.checkpoint.hf_read import head_sizes, load_hf_weights
+from megatron_longstraw.checkpoint.families import to_hf
+from megatron_longstraw.checkpoint.hf_read import load_hf_weights
+from megatron_longstraw.checkpoint.mapping import Fusion, HeadSizes, fuse, split
 from megatron_longstraw.errors import InputError
 from megatron_longstraw.model.build import build_model, read_hf_config
 from megatron_longstraw.model.gpt import SegmentModel
@@ -89,7 +90,7 @@ def test_loaded_weights_go_back_under_the_names_and_values_of_transformers(
     oracle = tiny_model(kind, dtype=torch.float32)
     model = load(save_folder(oracle, tmp_path))
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    back = dict(to_hf(parameters, oracle.config.num_hidden_layers, head_sizes(oracle.config)))
+    back = dict(to_hf(parameters, oracle.config))
     expected = {name: parameter.detach() for name, parameter in oracle.named_parameters()}
     assert back.keys() == expected.keys()
     assert all(torch.equal(back[name], expected[name]) for name in expected)
@@ -105,7 +106,7 @@ def test_weights_are_read_from_shards(load: Load, tmp_path: Path) -> None:
 
 def test_a_weight_of_no_parameter_cannot_be_named() -> None:
     with pytest.raises(KeyError, match="nowhere"):
-        list(to_hf({"nowhere.weight": torch.zeros(1)}, 1, HeadSizes(1, 1, 1)))
+        list(to_hf({"nowhere.weight": torch.zeros(1)}, tiny_model("llama").config))
 
 
 def change(folder: Path, edit: Callable[[dict[str, Tensor]], object]) -> Path:
@@ -149,7 +150,7 @@ def test_truncated_file_is_an_input_error(load: Load, folder: Path, size: int) -
 
 def test_folder_without_weights_is_an_input_error(load: Load, folder: Path) -> None:
     (folder / WEIGHTS).unlink()
-    with pytest.raises(InputError, match=r"model\.safetensors: model\.hf: no such file"):
+    with pytest.raises(InputError, match=r"model\.safetensors: no such file"):
         load(folder)
 
 

@@ -234,8 +234,8 @@ class _KillAt:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
         self.left = calls
         operations = [
-            (save_module.dist_checkpointing, "save"),
-            (save_module.torch_dist.checkpoint, "save"),
+            (save_module.torch_dist.dist_checkpointing, "save"),
+            (save_module.torch_dist.torch_dist.checkpoint, "save"),
             (save_module.shutil, "copyfile"),
             (save_module.shutil, "rmtree"),
             (Path, "mkdir"),
@@ -276,7 +276,7 @@ def test_a_save_stopped_at_any_moment_leaves_the_former_or_the_new_checkpoint(
             killer = _KillAt(monkeypatch, calls)
             try:
                 save(run_dir, iteration, engine, hf_folder, keep=1)
-            except (Killed, save_module.torch_dist.checkpoint.CheckpointException):
+            except (Killed, save_module.torch_dist.torch_dist.checkpoint.CheckpointException):
                 killer.left = -1
             finished = killer.left >= 0
         found = load_latest(run_dir, resumed)
