@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from megatron_longstraw.data.order import RowOrder
 from megatron_longstraw.data.prompts import PromptFile
 from megatron_longstraw.data.recorded import RecordedFile, write_rollouts
 from megatron_longstraw.data.template import Encoder
+from megatron_longstraw.data.token_cache import TokenCache
 from megatron_longstraw.device import cpu
 from megatron_longstraw.device.memory import peak_bytes, reset_peak_bytes
 from megatron_longstraw.engine.megatron import MegatronEngine
@@ -247,7 +249,7 @@ def build(config: Config, on_phase: Any = lambda name, done, total: None) -> Ite
         machine = Machine(
             executor=Executor(engine.model, layout),
             engine=engine,
-            source=_source(config, folder, hf_config, tokenizer),
+            source=_source(config, folder, hf_config, tokenizer, on_phase),
             state=StateSettings(specs, replay.page_tokens, cpu.default_device(), layout.groups.cp.rank()),
             replay=ReplaySettings(
                 replay.segment_tokens, replay.prompt_gradient, replay.keep_graph_segments, config.rollout.temperature
@@ -356,10 +358,11 @@ def _load_model(config: Config, hf_config: Any, folder: Path, layout: ParallelLa
     return model
 
 
-def _source(config: Config, folder: Path, hf_config: Any, tokenizer: Any) -> RolloutSource:
+def _source(config: Config, folder: Path, hf_config: Any, tokenizer: Any, on_phase: Any) -> RolloutSource:
     data, rollout = config.data, config.rollout
     encoder = Encoder(tokenizer, hf_config.vocab_size, data.max_prompt_tokens, data.overlong)
-    documents = Documents(tokenizer, key=data.documents_key, anywhere=data.documents_anywhere)
+    tokens = None if tokenizer is None else TokenCache(tokenizer, data.token_cache, partial(on_phase, "tokenize"))
+    documents = Documents(tokens, key=data.documents_key, anywhere=data.documents_anywhere)
     if rollout.source == "recorded":
         groups = RecordedFile(rollout.path or "", encoder, documents)
         # Recorded groups are trained on in the order in which they were recorded.

@@ -63,7 +63,7 @@ def check_same_run(run_dir: str | Path, config: Config) -> None:
     if not file.is_file() or not started:
         return
     former = load_config(file)
-    keys = differing_keys(_with_whole_paths(former), _with_whole_paths(config), IDENTITY)
+    keys = differing_keys(_comparable(former), _comparable(config), IDENTITY)
     if keys:
         values = flatten(former)
         differing = ", ".join(f"{key} (there {values[key]!r})" for key in keys)
@@ -72,8 +72,8 @@ def check_same_run(run_dir: str | Path, config: Config) -> None:
         )
 
 
-def _with_whole_paths(config: Config) -> Config:
-    """The config with its paths made absolute, so that one place written in two ways is one place."""
+def _comparable(config: Config) -> Config:
+    """The config with absolute paths, so that a place written in two ways is one; without the place of token ids."""
 
     def whole(path: str | None) -> str | None:
         return str(Path(path).resolve()) if path else path
@@ -81,7 +81,7 @@ def _with_whole_paths(config: Config) -> Config:
     return replace(
         config,
         model=replace(config.model, hf=whole(config.model.hf), checkpoint=whole(config.model.checkpoint)),
-        data=replace(config.data, prompts=whole(config.data.prompts)),
+        data=replace(config.data, prompts=whole(config.data.prompts), token_cache=None),
         rollout=replace(config.rollout, path=whole(config.rollout.path)),
     )
 

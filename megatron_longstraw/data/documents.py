@@ -1,12 +1,10 @@
 """Text files that a row names, to be put into its prompt."""
 
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from megatron_longstraw.data.rows import Place, Row
+from megatron_longstraw.data.token_cache import TokenCache
+from megatron_longstraw.data.windows import Ids
 
 # In a prompt with documents it says where they go.
 MARK = "{documents}"
@@ -19,13 +17,13 @@ class Documents:
     """The documents of rows: which files a row names, and their token ids.
 
     Args:
-        tokenizer: one of `transformers`, or None.
+        tokens: gives the ids of a file; None where the model has no tokenizer.
         key: the column that lists the files, relative to the folder of the data file.
         anywhere: allow files outside that folder.
     """
 
-    def __init__(self, tokenizer: Any, *, key: str, anywhere: bool) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokens: TokenCache | None, *, key: str, anywhere: bool) -> None:
+        self._tokens = tokens
         self._key = key
         self._anywhere = anywhere
         self._found: dict[tuple[Path, str], Path] = {}
@@ -43,17 +41,13 @@ class Documents:
             raise place.error("is not a list of names of text files", key=self._key, allowed=allowed)
         return [self._path(name, place) for name in names]
 
-    def ids(self, row: Row, place: Place) -> list[NDArray[np.uint32]]:
+    def ids(self, row: Row, place: Place) -> list[Ids]:
         """The token ids of each of a row's documents `[document_tokens]`, with nothing added to them.
 
         Raises:
             InputError: as in `paths`; or a file is not UTF-8, or there is no tokenizer.
         """
-        paths = self.paths(row, place)
-        if paths and self._tokenizer is None:
-            problem = "names text files, but the model's folder has no tokenizer"
-            raise place.error(problem, key=self._key, allowed="token ids")
-        return [self._ids(path, place) for path in paths]
+        return [self._ids(path, place) for path in self.paths(row, place)]
 
     def _path(self, name: str, place: Place) -> Path:
         folder = place.file.parent
@@ -77,17 +71,17 @@ class Documents:
             raise place.error(f"{name!r} {problem}", key=self._key, allowed=f"a text file, relative to {root}")
         return path
 
-    def _ids(self, path: Path, place: Place) -> NDArray[np.uint32]:
+    def _ids(self, path: Path, place: Place) -> Ids:
+        if self._tokens is None:
+            problem = "names text files, but the model's folder has no tokenizer"
+            raise place.error(problem, key=self._key, allowed="token ids")
         try:
-            text = path.read_bytes().decode("utf-8")
+            return self._tokens.ids(path)
         except OSError as error:
-            raise place.error(f"{path} cannot be read: {error}", key=self._key) from error
+            raise place.error(f"{path} cannot be read: {error.strerror}", key=self._key) from error
         except UnicodeDecodeError as error:
             problem = f"{path} is not UTF-8: {error.reason} at byte {error.start}"
             raise place.error(problem, key=self._key, allowed="text in UTF-8") from error
-        # What looks like a control token in a document is text.
-        ids = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-        return np.array(ids, dtype=np.uint32)
 
 
 def _problem_of(path: Path) -> str | None:

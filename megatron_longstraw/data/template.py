@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from megatron_longstraw.data.documents import SEPARATOR, Text, unused_word, with_documents
 from megatron_longstraw.data.rows import Place
+from megatron_longstraw.data.windows import Ids
 
 Overlong = Literal["error", "truncate_left", "drop"]
 
@@ -32,9 +32,7 @@ class Encoder:
     max_prompt_tokens: int | None = None
     overlong: Overlong = "error"
 
-    def prompt(
-        self, prompt: Text | Tensor, place: Place, key: str, documents: Sequence[NDArray[np.uint32]] = ()
-    ) -> Tensor | None:
+    def prompt(self, prompt: Text | Tensor, place: Place, key: str, documents: Sequence[Ids] = ()) -> Tensor | None:
         """Encode a prompt.
 
         Args:
@@ -93,7 +91,7 @@ class Encoder:
                 prompt, return_dict=False, tokenizer_kwargs={"verbose": False}, **_ending(prompt)
             )
 
-    def _around(self, prompt: Text, documents: Sequence[NDArray[np.uint32]], place: Place, key: str) -> Tensor:
+    def _around(self, prompt: Text, documents: Sequence[Ids], place: Place, key: str) -> Tensor:
         """Tokenise what stands around documents, each piece by itself; `[prompt_tokens]` int64."""
         word = unused_word(prompt)
         marked = with_documents(prompt, word)

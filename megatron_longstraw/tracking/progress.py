@@ -20,6 +20,8 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 _BAR_WIDTH = 20
 # Steps over which the time left is estimated, and which the sparkline shows.
 _RECENT_STEPS = 24
+# Where lines are shown, tokenizing a long document says this often how far it is.
+_TOKENIZE_LINE_S = 10.0
 
 
 class Progress:
@@ -55,6 +57,7 @@ class Progress:
         self._rewards: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._step_times: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._step_started = clock()
+        self._tokenize_line = self._step_started
         self._console = Console(file=stream or sys.stderr)
         self._shows_lines = mode == "auto"
         self._live: Live | None = None
@@ -82,6 +85,8 @@ class Progress:
             total: pieces it has.
         """
         self._phase = (name, done, total)
+        if name == "tokenize" and self._live is None and self._shows_lines:
+            self._tokenized(done, total)
 
     def step(self, line: MetricsLine) -> None:
         """Says that a step is finished.
@@ -98,6 +103,14 @@ class Progress:
         if self._live is None and self._shows_lines:
             loss = f"loss {_number(line, 'loss'):.4g}"
             self._console.print("  ".join([self._steps(), loss, *self._figures()]), highlight=False, soft_wrap=True)
+
+    def _tokenized(self, done: int, total: int) -> None:
+        now = self._clock()
+        if done == 0:
+            self._tokenize_line = now
+        elif now - self._tokenize_line >= _TOKENIZE_LINE_S:
+            self._tokenize_line = now
+            self._console.print(f"tokenized {done:,} of {total:,} characters", highlight=False, soft_wrap=True)
 
     def _steps(self) -> str:
         return f"step {self._done_steps}/{self._total_steps}"

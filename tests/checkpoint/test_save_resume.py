@@ -445,6 +445,7 @@ def test_directory_of_another_run_is_refused_by_the_key_that_differs(former_run:
         ("replay.page_tokens", 77),
         ("replay.keep_graph_segments", 3),
         ("replay.tier", "host"),
+        ("data.token_cache", "tokens"),
     ],
 )
 def test_a_run_may_go_on_with_other_settings_of_these(former_run: Path, key: str, value: object) -> None:

@@ -8,7 +8,8 @@ from transformers import PreTrainedTokenizerFast
 BOS, START, END = 256, 257, 258
 CHATML = (
     "{{ bos_token }}{% for m in messages %}"
-    "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] | trim + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] | trim + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 

@@ -13,14 +13,21 @@ from megatron_longstraw.data.documents import Documents
 from megatron_longstraw.data.prompts import PromptFile
 from megatron_longstraw.data.recorded import RecordedFile
 from megatron_longstraw.data.template import Encoder
+from megatron_longstraw.data.token_cache import TokenCache
 from megatron_longstraw.errors import InputError
 from megatron_longstraw.types import Prompt
 
 TOKENIZER = byte_tokenizer()
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 def documents(tokenizer: Any = TOKENIZER, *, anywhere: bool = False) -> Documents:
-    return Documents(tokenizer, key="documents", anywhere=anywhere)
+    tokens = None if tokenizer is None else TokenCache(tokenizer)
+    return Documents(tokens, key="documents", anywhere=anywhere)
 
 
 def prompts_of(path: Path, tokenizer: Any = TOKENIZER, *, anywhere: bool = False, **limits: Any) -> PromptFile:

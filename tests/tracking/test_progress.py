@@ -48,10 +48,27 @@ def test_without_a_terminal_each_step_is_one_plain_line() -> None:
     ]
 
 
+def test_without_a_terminal_long_tokenizing_is_a_line_every_ten_seconds() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Progress("auto", total_steps=4, stream=stream, clock=clock) as progress:
+        # A short document says nothing, however long ago the last one was.
+        for seconds, done in ((0, 0), (1, 500), (30, 0), (6, 300), (6, 600), (6, 900), (6, 1200)):
+            clock.now += seconds
+            progress.phase("tokenize", done, 2000)
+    assert stream.getvalue().splitlines() == [
+        "tokenized 600 of 2,000 characters",
+        "tokenized 1,200 of 2,000 characters",
+    ]
+
+
 def test_off_shows_nothing() -> None:
+    clock = Clock()
     for stream in (io.StringIO(), Terminal()):
-        with Progress("off", total_steps=2, stream=stream) as progress:
+        with Progress("off", total_steps=2, stream=stream, clock=clock) as progress:
             progress.phase("capture", 1, 8)
+            progress.phase("tokenize", 0, 2000)
+            clock.now += 30
+            progress.phase("tokenize", 1000, 2000)
             progress.step(line(0.25))
         assert stream.getvalue() == ""
 
