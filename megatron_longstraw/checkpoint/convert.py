@@ -36,7 +36,7 @@ DtypeName = Literal["float32", "bfloat16", "float16", "float64"]
 # A file of weights in an exported folder is about so large at most.
 SHARD_BYTES = 4 * 10**9
 # So many bytes of a checkpoint are read at once.
-_READ_BYTES = 256 * 2**20
+_READ_BYTES = 32 * 2**20
 
 
 def to_megatron(hf: str | Path, out: str | Path, *, on_progress: OnProgress = lambda done, total: None) -> Path:
@@ -55,23 +55,22 @@ def to_megatron(hf: str | Path, out: str | Path, *, on_progress: OnProgress = la
             `out` then.
     """
     hf, out = Path(hf), Path(out)
-    hf_config = read_hf_config(hf)
+    hf_config = read_hf_config(hf, "--hf")
     with new_folder(out, "--out") as partial, _shapes(hf_config) as model:
         weights = HfWeights(hf, hf_config)
         pieces = list(weight_pieces(model))
         weights.check(pieces)
         places = {(piece.sharded.key, piece.sharded.global_offset): piece for piece in pieces}
-        total = sum(piece.shape.numel() * weights.dtype(piece.name).itemsize for piece in pieces)
+        total = sum(piece.sharded.data.numel() * weights.dtype(piece.name).itemsize for piece in pieces)
         done = 0
 
         def read_piece(key: str, offset: tuple[int, ...]) -> Tensor:
             nonlocal done
             piece = places[key, offset]
-            whole = weights.read(piece.name)
-            done += whole.nbytes
+            part = weights.read(piece.name)[piece.region].contiguous()
+            done += part.nbytes
             on_progress(done, total)
-            axes = (1,) * piece.sharded.prepend_axis_num
-            return whole[piece.region].contiguous().view(*axes, *piece.sharded.local_shape)
+            return part.view(*(1,) * piece.sharded.prepend_axis_num, *part.shape)
 
         folder = folder_of(partial, 0)
         folder.mkdir()

@@ -54,5 +54,12 @@ def write(sharded_state_dict: dict[str, Any], folder: str | Path, read_piece: Re
         folder: where to.
         read_piece: gives the data of each piece, once, one at a time, with Megatron's prepended axes; the state
             dict's own tensors are then on the meta device. None writes the state dict's tensors.
+
+    Raises:
+        OSError: the folder cannot be written, and whatever `read_piece` raises.
     """
-    dist_checkpointing.save(sharded_state_dict, str(folder), _InProcessStrategy(read_piece))
+    try:
+        dist_checkpointing.save(sharded_state_dict, str(folder), _InProcessStrategy(read_piece))
+    except torch_dist.checkpoint.CheckpointException as error:
+        cause, _ = next(iter(error.failures.values()))
+        raise cause from error

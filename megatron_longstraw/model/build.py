@@ -48,15 +48,19 @@ FAMILIES = {
 VOCABULARY_ROWS = 128
 
 
-def read_hf_config(folder: str | Path) -> Any:
+def read_hf_config(folder: str | Path, key: str = "model.hf") -> Any:
     """Read and check the config of a Hugging Face model folder.
+
+    Args:
+        folder: holds `config.json`.
+        key: what the user calls it, for messages.
 
     Raises:
         InputError: no config, an architecture that is not supported, or a setting the trainer would not honour.
     """
     file = Path(folder) / "config.json"
     if not file.is_file():
-        raise InputError("no config.json; a model is a Hugging Face folder", file=folder, key="model.hf")
+        raise InputError("no config.json; a model is a Hugging Face folder", file=folder, key=key)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
     except (ValueError, OSError, KeyError) as error:
@@ -71,7 +75,9 @@ def _refuse(file: Path, config: Any) -> None:
     """Refuse what would change the model's meaning if it were passed over."""
     bias = getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False)
     sliding = getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
+    quantized = getattr(config, "quantization_config", None) is not None
     checks = {
+        "quantization_config": (quantized, "none: the weights as they were before they were quantized"),
         "attention_dropout": (getattr(config, "attention_dropout", 0.0) != 0.0, "0"),
         "hidden_act": (config.hidden_act != "silu", "silu"),
         "attention_bias, mlp_bias": (bias, "false"),
