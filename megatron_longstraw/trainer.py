@@ -34,7 +34,7 @@ from megatron_longstraw.device.memory import peak_bytes, reset_peak_bytes
 from megatron_longstraw.engine.megatron import MegatronEngine
 from megatron_longstraw.engine.schedule import learning_rate
 from megatron_longstraw.errors import Diverged, InputError, Interrupted
-from megatron_longstraw.grpo.metrics import add_sums, group_metrics, means
+from megatron_longstraw.grpo.metrics import add_sums, group_metrics, means, reward_part_metrics
 from megatron_longstraw.interrupt import Interrupts
 from megatron_longstraw.model.build import build_model, read_hf_config, state_specs
 from megatron_longstraw.model.flops import forward_flops
@@ -160,6 +160,8 @@ class Trainer:
                 for group in groups
             )
         )
+        parts = reward_part_metrics(response.reward_parts for group in groups for response in group.responses)
+        figures |= means({name: part for name, part in parts.items() if part[1]})
         seconds = self.machine.clock.take()
         step_s = time.perf_counter() - started
         figures |= {f"time/{phase}_s": seconds.get(phase, 0.0) for phase in PHASES} | {"time/step_s": step_s}
@@ -372,7 +374,7 @@ def _source(config: Config, folder: Path, hf_config: Any, tokenizer: Any, on_pha
     eos_ids = end_ids(folder, hf_config, tokenizer)
     if not eos_ids and not rollout.stop:
         warnings.warn("the model has no end-of-sequence token: every response will be truncated", stacklevel=2)
-    reward = Reward(config.reward.function or "", config.reward.kwargs)
+    reward = Reward(config.reward)
     prompts = PromptFile(data.prompts or "", encoder, data.prompt_key, documents)
     return SampledRollouts(
         prompts=prompts,

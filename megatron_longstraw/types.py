@@ -45,6 +45,7 @@ class Response:
         old_logprobs: `[response_tokens]` log-probs under the policy before the step's first update; None until scored.
         rollout_logprobs: `[response_tokens]` log-probs that the sampler saw; None for recorded responses.
         truncated: it ended because it reached `max_response_tokens`.
+        reward_parts: the reward by function, without weights, where it is the sum of several; None as in `reward`.
 
     Example:
         Prompt ids `[5, 6, 7]` and response ids `[8, 9]`: the branch's input is `[7, 8]`, its targets are `[8, 9]`, and
@@ -57,6 +58,7 @@ class Response:
     old_logprobs: Tensor | None = None
     rollout_logprobs: Tensor | None = None
     truncated: bool = False
+    reward_parts: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,17 @@
 """Checks that concern several keys, what is not supported yet, and the files that a configuration names."""
 
+import math
 import os
 from pathlib import Path
 
-from megatron_longstraw.config.schema import Config, DataConfig, ModelConfig, RolloutConfig
+from megatron_longstraw.config.schema import (
+    READY_MADE_REWARDS,
+    Config,
+    DataConfig,
+    ModelConfig,
+    RewardConfig,
+    RolloutConfig,
+)
 from megatron_longstraw.errors import InputError
 
 
@@ -16,12 +24,7 @@ def check_config(config: Config) -> None:
     _check_supported(config)
     _check_model(config.model)
     _check_sources(config.data, config.rollout)
-    if config.rollout.source == "sample" and config.reward.function is None:
-        raise InputError("is missing", key="reward.function", allowed="module:function, for sampled responses")
-    if config.reward.function is not None:
-        module, colon, function = config.reward.function.partition(":")
-        if not (module and colon and function):
-            raise InputError(f"is {config.reward.function!r}", key="reward.function", allowed="module:function")
+    _check_reward(config.reward, sampled=config.rollout.source == "sample")
     train = config.train
     if train.groups_per_update is not None and train.groups_per_update > train.groups_per_step:
         allowed = f"at most groups_per_step, {train.groups_per_step}"
@@ -96,6 +99,38 @@ def _check_sources(data: DataConfig, rollout: RolloutConfig) -> None:
     if data.max_prompt_tokens is None and data.overlong != "error":
         problem = f"is {data.overlong} without a limit"
         raise InputError(problem, key="data.overlong", allowed="set data.max_prompt_tokens")
+
+
+def _check_reward(reward: RewardConfig, *, sampled: bool) -> None:
+    if not reward.functions:
+        if reward.function is not None:
+            _check_function(reward.function, reward.style, "reward")
+        elif sampled:
+            allowed = "a reward for sampled responses: module:function, a ready-made one, or reward.functions"
+            raise InputError("is missing", key="reward.function", allowed=allowed)
+        return
+    if reward.function is not None:
+        raise InputError("both are given", key="reward", allowed="one of reward.function and reward.functions")
+    for name, value, default in (("kwargs", reward.kwargs, {}), ("style", reward.style, "trl")):
+        if value != default:
+            raise InputError("belongs into each entry of reward.functions", key=f"reward.{name}")
+    for index, term in enumerate(reward.functions):
+        key = f"reward.functions[{index}]"
+        if term.function is None:
+            raise InputError("is missing", key=f"{key}.function", allowed="module:function or a ready-made one")
+        _check_function(term.function, term.style, key)
+        if not math.isfinite(term.weight):
+            raise InputError(f"is {term.weight}", key=f"{key}.weight", allowed="a finite number")
+
+
+def _check_function(function: str, style: str, key: str) -> None:
+    module, colon, name = function.partition(":")
+    if function in READY_MADE_REWARDS:
+        if style != "trl":
+            raise InputError(f"is {style}, but {function} is a ready-made function", key=f"{key}.style", allowed="trl")
+    elif not (module and colon and name):
+        allowed = f"module:function, or one of {', '.join(READY_MADE_REWARDS)}"
+        raise InputError(f"is {function!r}", key=f"{key}.function", allowed=allowed)
 
 
 def _check_run_dir(run_dir: Path) -> None:

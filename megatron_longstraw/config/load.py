@@ -54,8 +54,15 @@ def flatten(config: object, prefix: str = "") -> dict[str, object]:
         if dataclasses.is_dataclass(value):
             flat |= flatten(value, f"{prefix}{field.name}.")
         else:
-            flat[prefix + field.name] = value
+            flat[prefix + field.name] = _flat(value)
     return flat
+
+
+def _flat(value: object) -> object:
+    """A key's value, in which sections of a list become mappings."""
+    if isinstance(value, tuple):
+        return tuple(_flat(item) for item in value)
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
 
 
 def config_keys() -> tuple[str, ...]:
@@ -87,7 +94,9 @@ class _Source:
     overridden: frozenset[str]
 
     def error(self, problem: str, key: str, allowed: str | None = None) -> InputError:
-        given = any(key == name or name.startswith(key + ".") or key.startswith(name + ".") for name in self.overridden)
+        section = key.partition("[")[0]
+        sections = {name.partition("[")[0] for name in self.overridden}
+        given = any(f"{section}.".startswith(f"{name}.") or name.startswith(f"{section}.") for name in sections)
         return InputError(problem, file=None if given else self.file, key=key, allowed=allowed)
 
 
@@ -96,12 +105,14 @@ def _merged(path: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], froze
     merged = _read_file(path)
     names = set()
     for override in overrides:
-        name, equals, _ = override.partition("=")
+        name, equals, text = override.partition("=")
         if not equals or not name:
             raise InputError(f"{override!r} is not an override", allowed="key=value, such as train.steps=10")
         try:
-            merged = OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))  # type: ignore[assignment]
-        except (yaml.YAMLError, OmegaConfBaseException) as error:
+            value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[call-overload, index]
+            OmegaConf.update(merged, name, value, force_add=True)
+        # OmegaConf raises the last three for an entry that a list does not have.
+        except (yaml.YAMLError, OmegaConfBaseException, IndexError, TypeError, ValueError) as error:
             raise InputError(f"cannot be read: {_one_line(error)}", key=name, allowed="a YAML value") from error
         names.add(name)
     try:
@@ -149,7 +160,9 @@ def _read_section(section: type[Section], raw: object, prefix: str, source: _Sou
     for name, value in raw.items():
         key = f"{prefix}{name}"
         if name not in hints:
-            raise source.error(f"is not a key; the nearest is {_nearest_key(key)}", key)
+            raise source.error(
+                f"is not a key; the nearest is {_nearest_key(key, [prefix + name for name in hints])}", key
+            )
         hint = hints[name]
         if dataclasses.is_dataclass(hint):
             values[name] = _read_section(hint, value, f"{key}.", source)  # type: ignore[arg-type]
@@ -171,7 +184,7 @@ def _read_list(section: type[Section], raw: object, key: str, source: _Source) -
     return tuple(_read_section(section, item, f"{key}[{index}].", source) for index, item in enumerate(raw))
 
 
-def _nearest_key(key: str) -> str:
+def _nearest_key(key: str, siblings: Sequence[str]) -> str:
     """The key most like this one as a whole, or in its last part where that is as good as the same."""
 
     def likeness(other: str) -> float:
@@ -179,7 +192,7 @@ def _nearest_key(key: str) -> str:
         last = difflib.SequenceMatcher(None, key.rpartition(".")[2], other.rpartition(".")[2]).ratio()
         return max(whole, last - 0.05) + whole / 100
 
-    return max(config_keys(), key=likeness)
+    return max((*config_keys(), *siblings), key=likeness)
 
 
 def _convert(hint: Any, value: object) -> object:

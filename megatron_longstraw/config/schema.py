@@ -133,6 +133,16 @@ class RolloutConfig:
 
 
 RewardStyle = Literal["trl", "verl"]
+# The names of rewards/builtin.py, here so that a wrong one is found before anything is loaded.
+READY_MADE_REWARDS = (
+    "exact_match",
+    "contains",
+    "regex",
+    "word_f1",
+    "numeric_answer",
+    "math_verify",
+    "length_penalty",
+)
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,8 @@ def _group_line(group: Group, tokenizer: Any) -> dict[str, object]:
 def _response_line(response: Response, tokenizer: Any) -> dict[str, object]:
     ids = response.ids.tolist()
     line: dict[str, object] = {"ids": ids, "reward": response.reward}
+    if response.reward_parts:
+        line["reward_parts"] = dict(response.reward_parts)
     if tokenizer is not None:
         line["text"] = tokenizer.decode(ids)
     logprobs = response.rollout_logprobs if response.old_logprobs is None else response.old_logprobs

@@ -87,6 +87,18 @@ def group_metrics(
     }
 
 
+def reward_part_metrics(parts: Iterable[Mapping[str, float | None]]) -> MetricSums:
+    """Describes what each of several reward functions gave: `reward/<function>/mean`, over the responses it scored.
+
+    Args:
+        parts: each response's reward by function, without weights; None where the function left it unscored.
+    """
+    return add_sums(
+        {f"reward/{name}/mean": (value or 0.0, float(value is not None)) for name, value in part.items()}
+        for part in parts
+    )
+
+
 def add_sums(parts: Iterable[Mapping[str, tuple[float, float]]]) -> MetricSums:
     """Adds the sums and the counts of several groups."""
     total: MetricSums = {}

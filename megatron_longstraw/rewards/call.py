@@ -1,119 +1,78 @@
-"""Calls the configured reward function, once per group, and checks what it returns."""
+"""The reward of a response: one function's, or the weighted sum of several."""
 
-import importlib
-import math
-import os
-import sys
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from megatron_longstraw.errors import InputError
+from megatron_longstraw.config.schema import RewardConfig, RewardTermConfig
+from megatron_longstraw.rewards.function import RewardFunction
 from megatron_longstraw.types import Prompt
 
-# What the function gets by these names does not come from a column.
-_RESERVED = ("prompts", "completions", "completion_ids")
+
+@dataclass(frozen=True)
+class Score:
+    """What a response is worth.
+
+    Args:
+        reward: a finite number; None where the response is unscored.
+        parts: the reward by function where there are several, without their weights; None where one left it unscored.
+    """
+
+    reward: float | None
+    parts: Mapping[str, float | None] = field(default_factory=dict)
 
 
 class Reward:
-    """A reward function and what it is called with.
+    """The configured reward.
 
     Args:
-        function: `module:function`; the working directory is importable.
-        kwargs: handed over by name, before a column of the same name.
+        config: `reward` of a checked configuration.
 
     Raises:
-        InputError: there is no such function, or its module cannot be imported.
+        InputError: a function of it cannot be used, and the message names its key.
+
+    Example:
+        With the functions `exact_match`, weight 1, and `length_penalty`, weight 0.5, a right response that is too long
+        gets `Score(0.5, {"exact_match": 1.0, "length_penalty": -1.0})`.
     """
 
-    def __init__(self, function: str, kwargs: Mapping[str, object]) -> None:
-        self._name = function
-        self._function = _import_function(function)
-        self._kwargs = dict(kwargs)
+    def __init__(self, config: RewardConfig) -> None:
+        only = RewardTermConfig(function=config.function, kwargs=config.kwargs, style=config.style)
+        keyed = {f"reward.functions[{index}]": term for index, term in enumerate(config.functions)} or {"reward": only}
+        self._functions = [RewardFunction(term, key) for key, term in keyed.items()]
+        self._weights = [term.weight for term in keyed.values()]
+        self._names = _distinct([function.name for function in self._functions]) if config.functions else []
 
-    def score(
-        self, prompt: Prompt, completions: Sequence[str], completion_ids: Sequence[Sequence[int]]
-    ) -> list[float | None]:
+    def score(self, prompt: Prompt, completions: Sequence[str], completion_ids: Sequence[Sequence[int]]) -> list[Score]:
         """Score the responses of one group.
 
-        The function is called as TRL does: `f(prompts, completions, completion_ids, **columns)`, where `prompts` and
-        each of the prompt's columns are lists with the same value for every response. For a prompt of chat messages a
-        completion is a list with the assistant's message, otherwise a text.
+        A function that leaves a response unscored is left out of its sum, as in TRL; where all do, it is unscored.
 
         Args:
-            prompt: the prompt; one that has only ids is handed over as ids.
+            prompt: the prompt.
             completions: the responses' texts.
             completion_ids: the responses' token ids.
 
-        Returns:
-            A finite number for each response, None where the function returned None or NaN: unscored.
-
         Raises:
-            InputError: the function raised, or returned something else than such numbers.
+            InputError: a function raised, or returned something else than a number for each response.
         """
-        count = len(completions)
-        shown = prompt.ids.tolist() if prompt.text is None else prompt.text
-        # As in TRL, a chat is answered by a chat: a list with the assistant's message.
-        answers: list[Any] = list(completions)
-        if isinstance(prompt.text, list):
-            answers = [[{"role": "assistant", "content": text}] for text in completions]
-        columns = {name: [value] * count for name, value in prompt.columns.items() if name not in _RESERVED}
-        try:
-            returned = self._function(
-                prompts=[shown] * count,
-                completions=answers,
-                completion_ids=[list(ids) for ids in completion_ids],
-                **(columns | self._kwargs),
-            )
-        # The user's function may raise anything.
-        except Exception as error:
-            raise self._error(f"raised {_described(error)}", prompt) from error
-        return self._checked(returned, count, prompt)
-
-    def _checked(self, returned: Any, count: int, prompt: Prompt) -> list[float | None]:
-        if isinstance(returned, (str, bytes, Mapping)) or not hasattr(returned, "__iter__"):
-            raise self._error(f"returned {returned!r:.80}", prompt, f"a list of {count} numbers")
-        rewards = list(returned)
-        if len(rewards) != count:
-            raise self._error(f"returned {len(rewards)} rewards for {count} responses", prompt, "one for each response")
-        return [self._number(reward, prompt) for reward in rewards]
-
-    def _number(self, reward: Any, prompt: Prompt) -> float | None:
-        if reward is None:
-            return None
-        number = math.inf
-        if hasattr(reward, "__float__") and not isinstance(reward, str):
-            number = float(reward)
-        if math.isinf(number):
-            raise self._error(f"returned the reward {reward!r:.80}", prompt, "a finite number, or None where unscored")
-        return None if math.isnan(number) else number
-
-    def _error(self, problem: str, prompt: Prompt, allowed: str | None = None) -> InputError:
-        place = f" for the prompt at {prompt.source}" if prompt.source else ""
-        return InputError(f"{self._name} {problem}{place}", key="reward.function", allowed=allowed)
+        by_function = [function.score(prompt, completions, completion_ids) for function in self._functions]
+        return [
+            Score(_weighted_sum(self._weights, rewards), dict(zip(self._names, rewards, strict=False)))
+            for rewards in zip(*by_function, strict=True)
+        ]
 
 
-def _import_function(name: str) -> Callable[..., Any]:
-    module_name, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        function: Any = importlib.import_module(module_name)
-    # The user's module runs when it is imported, and may raise anything.
-    except Exception as error:
-        problem = f"{module_name!r} cannot be imported: {_described(error)}"
-        raise InputError(problem, key="reward.function", allowed="module:function, importable from here") from error
-    for part in attribute.split("."):
-        function = getattr(function, part, None)
-    if not callable(function):
-        problem = f"{module_name!r} has no function {attribute!r}"
-        raise InputError(problem, key="reward.function", allowed="module:function, importable from here")
-    return function
+def _weighted_sum(weights: Sequence[float], rewards: Sequence[float | None]) -> float | None:
+    scored = [weight * reward for weight, reward in zip(weights, rewards, strict=True) if reward is not None]
+    return sum(scored) if scored else None
 
 
-def _described(error: Exception) -> str:
-    """The error's type, message and place in one line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    message = " ".join(str(error).split())
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
-    return f"{type(error).__name__}: {message}{place}"
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names, of which a second `regex` becomes `regex_2`."""
+    seen: Counter[str] = Counter()
+    distinct = []
+    for name in names:
+        seen[name] += 1
+        distinct.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return distinct

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from megatron_longstraw.rewards.builtin import Completion, completion_text
+from megatron_longstraw.rewards.answers import Completion, completion_text
 
 
 def reward(

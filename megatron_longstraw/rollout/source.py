@@ -87,8 +87,11 @@ class SampledRollouts:
         )
         ids = [response.ids.tolist() for response in responses]
         texts = [self._text(response) for response in ids]
-        rewards = self.reward.score(work.prompt, texts, ids)
-        scored = (replace(response, reward=reward) for response, reward in zip(responses, rewards, strict=True))
+        scores = self.reward.score(work.prompt, texts, ids)
+        scored = (
+            replace(response, reward=score.reward, reward_parts=score.parts)
+            for response, score in zip(responses, scores, strict=True)
+        )
         return Group(work.prompt, tuple(scored))
 
     def _text(self, ids: list[int]) -> str:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,6 +37,9 @@ METRIC_NAMES = (
     "memory/cotangent_bytes",
 )
 
+# Besides, where the reward is the sum of several functions: each one's mean, absent where it scored nothing.
+_OF_A_REWARD_FUNCTION = re.compile("reward/[^/]+/mean")
+
 # What every line says about how its figures came to be.
 CLAIM_NAMES = ("gradient", "state_age", "layout")
 
@@ -60,16 +64,17 @@ class StepMetrics:
         """Adds the figures of one update; a figure of the step as a whole is added once.
 
         Args:
-            figures: by name, finite, each one of `METRIC_NAMES`.
+            figures: by name, finite, each one of `METRIC_NAMES` or `reward/<function>/mean`.
         """
-        unknown = sorted(set(figures) - set(METRIC_NAMES))
+        unknown = sorted(name for name in set(figures) - set(METRIC_NAMES) if not _OF_A_REWARD_FUNCTION.fullmatch(name))
         assert not unknown, f"not metric names: {unknown}"
         for name, value in figures.items():
             self._values.setdefault(name, []).append(value)
 
     def figures(self) -> dict[str, float]:
-        """The step's figures so far, in the order of `METRIC_NAMES`."""
-        return {name: _combine(name, self._values[name]) for name in METRIC_NAMES if name in self._values}
+        """The step's figures so far, in the order of `METRIC_NAMES`, and then those of single reward functions."""
+        names = [*METRIC_NAMES, *(name for name in self._values if name not in METRIC_NAMES)]
+        return {name: _combine(name, self._values[name]) for name in names if name in self._values}
 
     def line(self, step: int, *, gradient: str | int, state_age: int, layout: Mapping[str, int]) -> dict[str, object]:
         """The finished step as a line of metrics.jsonl.

@@ -25,7 +25,10 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["data.prompts=null"], "data.prompts: is missing"),
         (["rollout.source=recorded"], "rollout.path: is missing"),
         (["reward.function=null"], "reward.function: is missing"),
-        (["reward.function=module"], "reward.function: is 'module' (allowed: module:function)"),
+        (["reward.function=exact"], "reward.function: is 'exact' (allowed: module:function, or one of exact_match, "),
+        (["reward.function='module:'"], "reward.function: is 'module:' (allowed: module:function, or one of"),
+        (["reward.function=regex", "reward.style=verl"], "reward.style: is verl, but regex is a ready-made function"),
+        (["reward.functions=[{function: regex}]"], "reward: both are given (allowed: one of reward.function and "),
         (["rollout.group_size=1"], "rollout.group_size: is 1: "),
         (["data.overlong=drop"], "data.overlong: is drop without a limit"),
         (["train.groups_per_step=4", "train.groups_per_update=5"], "train.groups_per_update: is 5 (allowed: at most"),
@@ -41,6 +44,42 @@ def test_keys_that_do_not_go_together_are_refused(overrides: list[str], message:
     with pytest.raises(InputError) as caught:
         load_config("config.yaml", overrides)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        ("{functions: []}", "reward.function: is missing"),
+        ("{functions: [{weight: 2}]}", "reward.functions[0].function: is missing"),
+        (
+            "{functions: [{function: regex}, {function: rege}]}",
+            "reward.functions[1].function: is 'rege' (allowed: module:",
+        ),
+        ("{functions: [{function: regex, style: verl}]}", "reward.functions[0].style: is verl, but regex"),
+        (
+            "{functions: [{function: regex, weight: .inf}]}",
+            "reward.functions[0].weight: is inf (allowed: a finite number)",
+        ),
+        (
+            "{functions: [{function: regex, weight: .nan}]}",
+            "reward.functions[0].weight: is nan (allowed: a finite number)",
+        ),
+        ("{functions: [{function: 'm:f'}], kwargs: {a: 1}}", "reward.kwargs: belongs into each entry of reward.funct"),
+        ("{functions: [{function: 'm:f'}], style: verl}", "reward.style: belongs into each entry of reward.functions"),
+    ],
+)
+def test_every_one_of_several_reward_functions_is_checked(reward: str, message: str) -> None:
+    Path("config.yaml").write_text(f"model: {{hf: model}}\ndata: {{prompts: prompts.jsonl}}\nreward: {reward}\n")
+    with pytest.raises(InputError) as caught:
+        load_config("config.yaml")
+    assert str(caught.value).startswith(message)
+
+
+def test_a_reward_may_be_ready_made_or_several_functions() -> None:
+    assert load_config("config.yaml", ["reward.function=exact_match"]).reward.function == "exact_match"
+    overrides = ["reward.function=null", "reward.functions=[{function: exact_match}, {function: 'm:f', style: verl}]"]
+    first, second = load_config("config.yaml", overrides).reward.functions
+    assert (first.function, first.weight, second.function, second.style) == ("exact_match", 1.0, "m:f", "verl")
 
 
 def test_recorded_rollouts_need_neither_prompts_nor_a_reward_nor_a_group_size() -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatron_longstraw.config import schema
-from megatron_longstraw.config.load import differing_keys, dump_config, load_config
-from megatron_longstraw.config.schema import ModelConfig, RewardConfig, RolloutConfig, TrainConfig
+from megatron_longstraw.config.load import differing_keys, dump_config, flatten, load_config
+from megatron_longstraw.config.schema import ModelConfig, RewardConfig, RewardTermConfig, RolloutConfig, TrainConfig
 from megatron_longstraw.errors import InputError
 
 MINIMAL = """
@@ -54,6 +55,7 @@ def test_the_last_override_wins_over_earlier_ones_and_the_file(path: Path) -> No
 def test_a_value_may_refer_to_another_key(path: Path) -> None:
     path.write_text(MINIMAL + "train: {seed: 5}\nrun_dir: runs/seed_${train.seed}\n")
     assert load_config(path).run_dir == "runs/seed_5"
+    assert load_config(path, ["run_dir=runs/of_${train.seed}", "train.seed=7"]).run_dir == "runs/of_7"
 
 
 def test_an_empty_section_means_its_defaults(path: Path) -> None:
@@ -180,6 +182,73 @@ def test_what_is_written_reads_back_equal(
     )
     (directory / "second.yaml").write_text(dump_config(config))
     assert load_config(directory / "second.yaml") == config
+
+
+SEVERAL = """
+model: {hf: some/model}
+data: {prompts: prompts.jsonl}
+reward:
+  functions:
+  - {function: exact_match, weight: 2, kwargs: {ignore_case: true}}
+  - {function: length_penalty, weight: 0.5, kwargs: {target_tokens: 9, max_tokens: "${rollout.max_response_tokens}"}}
+  - {function: "module:compute_score", style: verl}
+"""
+
+
+def test_several_reward_functions_are_read_and_written(path: Path) -> None:
+    path.write_text(SEVERAL)
+    config = load_config(path, ["rollout.max_response_tokens=12"])
+    assert config.reward.functions == (
+        RewardTermConfig("exact_match", 2.0, {"ignore_case": True}),
+        RewardTermConfig("length_penalty", 0.5, {"target_tokens": 9, "max_tokens": 12}),
+        RewardTermConfig("module:compute_score", style="verl"),
+    )
+    path.write_text(dump_config(config))
+    assert load_config(path) == config
+
+
+def test_an_override_may_change_an_entry_of_a_list(path: Path) -> None:
+    path.write_text(SEVERAL)
+    overrides = ["reward.functions[1].weight=3", "reward.functions.0.kwargs.normalize=true"]
+    first, second, _ = load_config(path, [*overrides, "rollout.max_response_tokens=12"]).reward.functions
+    assert (first.kwargs, second.weight) == ({"ignore_case": True, "normalize": True}, 3.0)
+    for wrong in ("[3]", "[x]", ".x"):
+        message = refusal(path, f"reward.functions{wrong}.weight=3")
+        assert message.startswith(f"reward.functions{wrong}.weight: cannot be read: ")
+
+
+def test_several_reward_functions_are_listed_as_plain_values_and_compared(path: Path) -> None:
+    path.write_text(SEVERAL.replace("${rollout.max_response_tokens}", "10"))
+    config = load_config(path)
+    listed = flatten(config)["reward.functions"]
+    assert json.loads(json.dumps(listed))[0] == {
+        "function": "exact_match",
+        "weight": 2.0,
+        "kwargs": {"ignore_case": True},
+        "style": "trl",
+    }
+    path.write_text(
+        SEVERAL.replace("ignore_case: true", "ignore_case: false").replace("${rollout.max_response_tokens}", "10")
+    )
+    assert differing_keys(config, load_config(path), ["reward"]) == ["reward.functions"]
+    assert differing_keys(config, config, ["reward"]) == []
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        ("{function: m:f}", "reward.functions: is {'function': 'm:f'} (allowed: a list, each a mapping)"),
+        ("[m:f]", "reward.functions[0]: is 'm:f' (allowed: a mapping of keys)"),
+        (
+            "[{function: 'm:f'}, {weigth: 1}]",
+            "reward.functions[1].weigth: is not a key; the nearest is reward.functions[1].weight",
+        ),
+        ("[{function: 'm:f', weight: much}]", "reward.functions[0].weight: is 'much' (allowed: a number)"),
+        ("[{function: 'm:f', style: rllib}]", "reward.functions[0].style: is 'rllib' (allowed: trl, verl)"),
+    ],
+)
+def test_a_wrong_entry_of_a_list_of_sections_is_named(path: Path, functions: str, message: str) -> None:
+    assert refusal(path, f"reward.functions={functions}").startswith(message)
 
 
 def test_differing_keys_are_named_within_the_chosen_sections(path: Path) -> None:

@@ -1,132 +1,84 @@
-"""The call of a reward function, TRL's way, and what it may return."""
+"""The reward of a response as the weighted sum of several functions, and each one's part in it."""
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from megatron_longstraw.config.schema import RewardConfig, RewardTermConfig
 from megatron_longstraw.errors import InputError
-from megatron_longstraw.rewards.call import Reward
+from megatron_longstraw.rewards.call import Reward, Score
 from megatron_longstraw.types import Prompt
 
-PROMPT = Prompt(torch.tensor([4, 5]), text="a b", columns={"answer": "c", "prompts": "x"}, source="p.jsonl:3")
-
-MODULE = """
-import numpy, torch
-calls = []
-def record(prompts, completions, completion_ids, **columns):
-    calls.append((prompts, completions, completion_ids, columns))
-    return [0.0] * len(completions)
-def none_and_nan(completions, **rest): return [None, float("nan")]
-def numbers(completions, **rest): return (True, numpy.float32(0.5))
-def tensor(completions, **rest): return torch.tensor([1.0, 0.25], dtype=torch.float64)
-def too_few(completions, **rest): return [1.0]
-def single(completions, **rest): return 1.0
-def text(completions, **rest): return "ab"
-def texts(completions, **rest): return ["1", "2"]
-def infinite(completions, **rest): return [1.0, float("inf")]
-def broken(completions, answers, **rest): return answers
-def raising(completions, **rest):
-    raise KeyError("two\\nlines")
-constant = 3
-"""
+PROMPT = Prompt(torch.tensor([1]), text="?", columns={"answer": "ab", "reward_model": {"ground_truth": "ab"}})
+COMPLETIONS = ["ab", "abc", "x"]
+IDS = [[1], [1, 2], [1, 2, 3]]
 
 
 @pytest.fixture(autouse=True)
-def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    (tmp_path / "their_rewards.py").write_text(MODULE)
-    (tmp_path / "broken_rewards.py").write_text("1 / 0\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    yield
-    sys.modules.pop("their_rewards", None)
+def _module(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = SimpleNamespace(
+        long_only=lambda completions, **rest: [float(len(text)) if len(text) > 1 else None for text in completions],
+        nothing=lambda completions, **rest: [None] * len(completions),
+        compute_score=lambda data_source, solution_str, ground_truth, extra_info: len(solution_str),
+        single=lambda completions, **rest: 1.0,
+    )
+    monkeypatch.setitem(sys.modules, "some_rewards", module)
 
 
-def score(function: str, **kwargs: object) -> list[float | None]:
-    return Reward(f"their_rewards:{function}", kwargs).score(PROMPT, ["c", "d"], [[6], [7, 0]])
+def test_one_function_is_the_reward_without_parts() -> None:
+    reward = Reward(RewardConfig(function="contains"))
+    assert reward.score(PROMPT, COMPLETIONS, IDS) == [Score(1.0), Score(1.0), Score(0.0)]
 
 
-def test_columns_are_repeated_for_every_response_and_kwargs_are_not() -> None:
-    assert score("record", scale=2) == [0.0, 0.0]
-    assert sys.modules["their_rewards"].calls == [
-        (["a b", "a b"], ["c", "d"], [[6], [7, 0]], {"answer": ["c", "c"], "scale": 2})
+def test_several_functions_add_up_with_their_weights() -> None:
+    penalty = RewardTermConfig("length_penalty", weight=0.5, kwargs={"target_tokens": 1, "max_tokens": 3})
+    terms = (
+        RewardTermConfig("exact_match", weight=2.0),
+        penalty,
+        RewardTermConfig("some_rewards:compute_score", 0.0, {}, "verl"),
+    )
+    assert Reward(RewardConfig(functions=terms)).score(PROMPT, COMPLETIONS, IDS) == [
+        Score(2.0, {"exact_match": 1.0, "length_penalty": 0.0, "compute_score": 2.0}),
+        Score(-0.25, {"exact_match": 0.0, "length_penalty": -0.5, "compute_score": 3.0}),
+        Score(-0.5, {"exact_match": 0.0, "length_penalty": -1.0, "compute_score": 1.0}),
     ]
 
 
-def test_messages_are_handed_over_as_messages_and_ids_as_ids() -> None:
-    messages = [{"role": "user", "content": "a"}]
-    reward = Reward("their_rewards:record", {})
-    reward.score(Prompt(torch.tensor([4]), text=messages), ["c"], [[6]])
-    reward.score(Prompt(torch.tensor([4])), ["c"], [[6]])
-    assert [call[0] for call in sys.modules["their_rewards"].calls] == [[messages], [[4]]]
+def test_a_function_that_leaves_a_response_unscored_is_left_out_of_its_sum() -> None:
+    terms = (RewardTermConfig("some_rewards:long_only", weight=10.0), RewardTermConfig("exact_match"))
+    scores = Reward(RewardConfig(functions=terms)).score(PROMPT, COMPLETIONS, IDS)
+    assert [score.reward for score in scores] == [21.0, 30.0, 0.0]
+    assert scores[2].parts == {"long_only": None, "exact_match": 0.0}
+
+
+def test_a_response_that_no_function_scores_is_unscored() -> None:
+    terms = (RewardTermConfig("some_rewards:long_only"), RewardTermConfig("some_rewards:nothing"))
+    scores = Reward(RewardConfig(functions=terms)).score(PROMPT, COMPLETIONS, IDS)
+    assert [score.reward for score in scores] == [2.0, 3.0, None]
+
+
+def test_functions_of_the_same_name_are_told_apart() -> None:
+    terms = tuple(RewardTermConfig("regex", kwargs={"pattern": pattern}) for pattern in ("a", "b$", "^x"))
+    (score,) = Reward(RewardConfig(functions=terms)).score(PROMPT, ["ab"], [[1]])
+    assert score == Score(2.0, {"regex": 1.0, "regex_2": 1.0, "regex_3": 0.0})
 
 
 @pytest.mark.parametrize(
-    ("function", "rewards"), [("none_and_nan", [None, None]), ("numbers", [1.0, 0.5]), ("tensor", [1.0, 0.25])]
-)
-def test_any_kind_of_number_is_accepted_and_none_means_unscored(function: str, rewards: list[float | None]) -> None:
-    scored = score(function)
-    assert scored == rewards
-    assert {type(reward) for reward in scored} <= {float, type(None)}
-
-
-@pytest.mark.parametrize(
-    ("function", "problem"),
+    ("term", "message"),
     [
-        ("too_few", "returned 1 rewards for 2 responses for the prompt at p.jsonl:3 (allowed: one for each response)"),
-        ("single", "returned 1.0 for the prompt at p.jsonl:3 (allowed: a list of 2 numbers)"),
-        ("text", "returned 'ab' for the prompt"),
-        ("texts", "returned the reward '1' for the prompt"),
-        ("infinite", "returned the reward inf for the prompt"),
-        ("broken", "raised TypeError: broken() missing 1 required positional argument: 'answers'"),
-        ("raising", "raised KeyError: 'two\\nlines' ("),
+        (RewardTermConfig("no_module:f"), "reward.functions[1].function: 'no_module' cannot be imported"),
+        (RewardTermConfig("regex"), "reward.functions[1].kwargs: regex needs one of pattern and pattern_key"),
     ],
 )
-def test_a_wrong_function_is_named_with_the_prompt(function: str, problem: str) -> None:
+def test_the_key_of_a_wrong_function_is_named(term: RewardTermConfig, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        score(function)
-    assert str(caught.value).startswith(f"reward.function: their_rewards:{function} {problem}")
-    assert "p.jsonl:3" in str(caught.value)
-    assert "\n" not in str(caught.value)
+        Reward(RewardConfig(functions=(RewardTermConfig("exact_match"), term)))
+    assert str(caught.value).startswith(message)
 
 
-def test_an_error_says_where_it_was_raised(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=rf"\({tmp_path}/their_rewards.py:17\)"):
-        score("raising")
-
-
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("no_such_module:f", "'no_such_module' cannot be imported: ModuleNotFoundError"),
-        ("broken_rewards:f", "'broken_rewards' cannot be imported: ZeroDivisionError"),
-        ("their_rewards:nothing", "'their_rewards' has no function 'nothing'"),
-        ("their_rewards:constant", "'their_rewards' has no function 'constant'"),
-    ],
-)
-def test_a_function_that_cannot_be_imported_is_named(name: str, problem: str) -> None:
-    with pytest.raises(InputError) as caught:
-        Reward(name, {})
-    assert str(caught.value).startswith(f"reward.function: {problem}")
-
-
-def test_a_chat_is_answered_by_a_chat_and_a_text_by_a_text():
-    messages = [{"role": "user", "content": "4 ?"}]
-    for text, expected in [(messages, [{"role": "assistant", "content": "4"}]), ("4 ?", "4")]:
-        prompt = Prompt(ids=torch.tensor([1]), text=text, columns={"answer": "4"})
-        seen = []
-
-        def spy(prompts, completions, seen=seen, **columns):
-            seen.extend(completions)
-            return [0.0] * len(completions)
-
-        sys.modules["spying"] = SimpleNamespace(spy=spy)
-        try:
-            Reward("spying:spy", {}).score(prompt, ["4"], [[4]])
-        finally:
-            del sys.modules["spying"]
-        assert seen == [expected]
-        assert Reward("megatron_longstraw.rewards.builtin:exact_match", {}).score(prompt, ["4"], [[4]]) == [1.0]
+def test_the_key_of_a_function_that_returns_nonsense_is_named() -> None:
+    reward = Reward(RewardConfig(functions=(RewardTermConfig("exact_match"), RewardTermConfig("some_rewards:single"))))
+    with pytest.raises(InputError, match=r"^reward.functions\[1\].function: some_rewards:single returned 1.0"):
+        reward.score(PROMPT, COMPLETIONS, IDS)
