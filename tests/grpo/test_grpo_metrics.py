@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from ragged_groups import Ragged, flat, ragged_groups
 
-from megatron_longstraw.grpo.metrics import add_sums, group_metrics, means, policy_metrics
+from megatron_longstraw.grpo.metrics import add_sums, group_metrics, means, policy_metrics, reward_part_metrics
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.3}
 NAN = math.nan
@@ -83,6 +83,12 @@ def test_group_figures_are_those_of_scored_responses() -> None:
         "response/length_mean": (12, 3),
         "response/truncated": (1, 3),
     }
+
+
+def test_every_reward_functions_figure_is_that_of_what_it_scored() -> None:
+    parts = [{"exact": 1.0, "length": -0.5}, {"exact": None, "length": -1.0}, {"exact": 0.0, "length": 0.0}, {}]
+    got = reward_part_metrics([*parts, {"never": None}])
+    assert got == {"reward/exact/mean": (1.0, 2), "reward/length/mean": (-1.5, 3), "reward/never/mean": (0.0, 0)}
 
 
 def test_several_groups_give_means_over_responses_and_a_number_of_groups_without_spread() -> None:

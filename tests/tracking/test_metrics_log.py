@@ -93,6 +93,17 @@ def test_a_line_without_a_figure_or_with_an_unknown_one_is_refused() -> None:
         step.add({"reward/median": 1.0})
 
 
+def test_a_line_has_the_means_of_single_reward_functions_after_all_other_figures() -> None:
+    step = StepMetrics()
+    step.add({"reward/exact_match/mean": 0.25, "reward/regex_2/mean": 1.0})
+    step.add(dict.fromkeys(STABLE_NAMES, 1.0))
+    got = step.line(7, gradient="full", state_age=0, layout=LAYOUT)
+    assert list(got.items())[-2:] == [("reward/exact_match/mean", 0.25), ("reward/regex_2/mean", 1.0)]
+    for unknown in ("reward/exact_match", "reward/a/b/mean", "rewards/a/mean", "reward//mean"):
+        with pytest.raises(AssertionError, match=unknown):
+            step.add({unknown: 1.0})
+
+
 def test_lines_are_appended_one_object_each(tmp_path: Path) -> None:
     MetricsLog(tmp_path).append(line(1, loss=0.25))
     MetricsLog(tmp_path).append(line(2, loss=0.5))
