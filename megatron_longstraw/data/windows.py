@@ -3,12 +3,12 @@
 Consecutive windows overlap. Near its ends a window has other tokens than the whole text; further in it has the same. So
 two windows are joined where both have the same run of tokens at the same characters:
 
-* A tokenizer that first splits a text into words does so from left to right. From a character on at which both windows
-  begin a word, other than the right one's first, they split alike; the left one's last word may be cut off.
+* A tokenizer that first splits a text into words does so from left to right: it splits alike from a character on at
+  which both windows begin a word, other than the right one's first.
 * Where byte-pair encoding merges the whole text as one word, any shared token will do: a merge across one of its sides
   would have happened in the window that holds the characters on both sides of it.
 
-Windows without such a place get a longer overlap, up to the whole text.
+Windows without such a place get a longer overlap, up to the whole text. Other tokenizers get the whole text at once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +29,7 @@ OVERLAP_CHARACTERS = 1 << 10
 BATCH_CHARACTERS = 1 << 19
 # How many times longer the overlap gets where windows cannot be joined.
 GROWTH = 4
+# Longer than the words in any one added token, which a window may hold a part of.
 RUN_TOKENS = 8
 
 # Whatever a tokenizer splits texts at, this text has it.
@@ -136,9 +137,8 @@ class _Joined:
 
     def _cut(self, left: _Tokens, right: _Tokens) -> tuple[int, int] | None:
         """The same place in both, with the same tokens after it."""
-        heads = np.flatnonzero(left.heads)
-        limit = (int(heads[-1]) if len(heads) else 0) if self._in_words else len(left) - 1
-        left_at, right_at = self._places(left, limit), self._places(right, len(right))
+        left_at, right_at = self._places(left), self._places(right)
+        # Of tokens that begin at the same character, this takes the first.
         _, left_common, right_common = np.intersect1d(
             left.characters[left_at, 0], right.characters[right_at, 0], return_indices=True
         )
@@ -153,14 +153,10 @@ class _Joined:
         middle = found[len(found) // 2]
         return int(left_at[middle]), int(right_at[middle])
 
-    def _places(self, tokens: _Tokens, limit: int) -> NDArray[np.intp]:
-        """Tokens where windows may be joined, with a run after them that ends before `limit`."""
-        starts = tokens.characters[:, 0]
-        # Of the tokens that share a character only the first tells its place.
-        allowed = np.diff(starts, prepend=starts[:1]) != 0
-        if self._in_words:
-            allowed &= tokens.heads
-        return np.flatnonzero(allowed[: max(limit - RUN_TOKENS + 1, 0)])
+    def _places(self, tokens: _Tokens) -> NDArray[np.intp]:
+        """Tokens where windows may be joined, other than the first, with room for a run."""
+        places = np.flatnonzero(tokens.heads) if self._in_words else np.arange(len(tokens))
+        return places[(places > 0) & (places <= len(tokens) - RUN_TOKENS)]
 
 
 def _spans(end: int, characters: int, window: int, overlap: int) -> Iterator[tuple[int, int]]:

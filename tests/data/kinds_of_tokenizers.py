@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-SPECIAL, ADDED = "<|end|>", "<tool>"
+SPECIAL, ADDED = "<|end|>", "<a tool's use>"
 _LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -89,6 +89,12 @@ def _words() -> Tokenizer:
     return core
 
 
+def _phases() -> Tokenizer:
+    """Whether `abab…` is pairs of `ab` or of `ba` depends on both of its ends."""
+    scores = {"<unk>": 0.0, "a": -5.0, "b": -5.0, "ab": -1.0, "ba": -1.0, "L": -4.0, "La": -1.0, "R": -4.0, "bR": -1.0}
+    return Tokenizer(models.Unigram(list(scores.items()), unk_id=0))
+
+
 def _unigram(*, split: bool) -> Tokenizer:
     core = Tokenizer(models.Unigram())
     core.normalizer = normalizers.NFKC()
@@ -108,6 +114,7 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
     "word_piece": _word_piece,
     "words": _words,
     "unigram": lambda: _unigram(split=True),
+    "phases": _phases,
     "unigram_one_word": lambda: _unigram(split=False),
 }
 
