@@ -49,11 +49,20 @@ class SmallMachine:
 
 
 @contextmanager
-def small_machine(*, dtype=torch.float64, page_tokens=4096, replay=None, **sizes):
+def small_machine(
+    *,
+    dtype=torch.float64,
+    page_tokens=4096,
+    replay=None,
+    config_class=LlamaConfig,
+    vocabulary_multiple=None,
+    **sizes,
+):
     cpu.install()
     torch.manual_seed(0)
     with process_groups() as layout:
-        model = build_model(LlamaConfig(**(SIZES | sizes)), dtype, layout)
+        hf_config = config_class(**(SIZES | sizes))
+        model = build_model(hf_config, dtype, layout, vocabulary_multiple=vocabulary_multiple)
         engine = MegatronEngine(model, layout, OptimizerConfig(name="sgd", lr=1.0, clip_grad=0.0))
         specs = state_specs(model, state_dtype=dtype, cotangent_dtype=dtype)
         state = StateSettings(specs, page_tokens, torch.device("cpu"))

@@ -28,9 +28,10 @@ class Router(TopKRouter):
     """Megatron's router whose softmax keeps float64, without auxiliary losses, capacity or bias.
 
     The choice is discrete: where two experts' logits are equal to rounding, the last bit decides. A segment that is
-    recomputed with its own shapes repeats every bit on a CPU, so that capture, replay and prompt backward choose the
-    same experts. A token that is scored or sampled among other rows may be rounded otherwise, and take the other one
-    of two nearly equal experts; its gradient is that of the forward which replay runs.
+    recomputed with its own shapes repeats every bit on a CPU, so that capture and prompt backward choose the same
+    experts, and so do the two forwards of a branch in replay; on a GPU Megatron adds a token's experts in no fixed
+    order unless torch is told to be deterministic. A token that is scored or sampled among other rows may be rounded
+    otherwise and take the other one of two nearly equal experts; its gradient is that of the forward replay runs.
     """
 
     def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -41,7 +42,8 @@ class Router(TopKRouter):
             padding_mask: unused; padding has no gradient, whichever experts it takes.
 
         Returns:
-            Weights and mask as in `choose_experts`, `[tokens * rows, experts]`; the weights in the logits' dtype.
+            Weights and mask as in `choose_experts`, `[tokens * rows, experts]`; the weights in the input's dtype.
         """
         logits = self.gating(hidden).flatten(0, 1)
-        return choose_experts(logits, self.topk, renormalise=not self.config.moe_router_pre_softmax)
+        weights, taken = choose_experts(logits, self.topk, renormalise=not self.config.moe_router_pre_softmax)
+        return weights.to(hidden.dtype), taken

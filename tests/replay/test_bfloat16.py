@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.oracle.conventional import grpo_gradient, relative_difference, save_folder, tiny_model
+from tests.oracle.conventional import folder_names, grpo_gradient, relative_difference, save_folder, tiny_model
 from tests.product import product_gradient
 from tests.replay.cases import Case, recorded_groups
 
@@ -49,4 +49,25 @@ def test_error_is_at_most_one_and_a_half_times_the_conventional_one(
     case = replace(update(prompt_gradient), segment_tokens=segment_tokens)
     groups = recorded_groups(case, kind)
     ours, _ = product_gradient(tmp_path, folder, groups, dtype="bfloat16", overrides=case.overrides)
+    assert relative_difference(ours, truth) <= MOST_TIMES_THE_CONVENTIONAL_ERROR * conventional_error
+
+
+@pytest.mark.parametrize("segment_tokens", [100, 512])
+@pytest.mark.parametrize("kind", ["qwen3_moe", "qwen3_moe_mixed"])
+def test_so_it_is_with_experts_where_rounding_cannot_choose_others(
+    kind: str, segment_tokens: int, tmp_path: Path
+) -> None:
+    # Every token takes every expert. With a choice, what is compared is who met a near tie, by far.
+    case = Case(((1024, (40, 64, 25)),), segment_tokens, page_tokens=256)
+    groups = recorded_groups(case, kind)
+
+    def conventional(dtype: torch.dtype) -> dict[str, Tensor]:
+        model = tiny_model(kind, dtype=dtype, layers=LAYERS, num_experts_per_tok=8)
+        return folder_names(grpo_gradient(model, groups, **case.settings).gradients)
+
+    truth = conventional(torch.float32)
+    model = tiny_model(kind, dtype=torch.bfloat16, layers=LAYERS, num_experts_per_tok=8)
+    folder = save_folder(model, tmp_path / "model")
+    ours, _ = product_gradient(tmp_path, folder, groups, dtype="bfloat16", overrides=case.overrides)
+    conventional_error = relative_difference(conventional(torch.bfloat16), truth)
     assert relative_difference(ours, truth) <= MOST_TIMES_THE_CONVENTIONAL_ERROR * conventional_error
