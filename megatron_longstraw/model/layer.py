@@ -9,6 +9,7 @@ from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import Tensor
 
 from megatron_longstraw.model.attention import PagedCoreAttention
+from megatron_longstraw.model.experts import no_notes
 from megatron_longstraw.model.norm import RMSNorm
 from megatron_longstraw.model.router import Router
 from megatron_longstraw.model.swiglu import SwiGLU
@@ -23,7 +24,8 @@ class SegmentLayer(TransformerLayer):
     ) -> tuple[Tensor, Any]:
         """Run the layer on `[tokens, rows, hidden]`; see `PagedCoreAttention.state_root` for the exception."""
         if not packed_seq_params.state_only or self.layer_number != self.config.num_layers:
-            return super().forward(hidden_states, *args, packed_seq_params=packed_seq_params, **kwargs)
+            with no_notes(self.mlp):
+                return super().forward(hidden_states, *args, packed_seq_params=packed_seq_params, **kwargs)
         attention = self.self_attention
         _, key, value = attention.get_query_key_value_tensors(self.input_layernorm(hidden_states))
         root = attention.core_attention.state_root(key, value, packed_seq_params, self.config.hidden_size)
