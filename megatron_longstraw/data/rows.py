@@ -2,6 +2,7 @@
 
 import json
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +120,7 @@ class _ParquetRows:
         return self._starts[-1]
 
     def read(self, row: int) -> tuple[Row, Place]:
-        group = next(index for index, start in enumerate(self._starts[1:]) if row < start)
+        group = bisect_right(self._starts, row) - 1
         if group != self._group:
             self._table = self._file.read_row_group(group)
             self._group = group

@@ -78,6 +78,22 @@ def test_a_parquet_file_of_verl_reads_as_it_is(tmp_path: Path) -> None:
     assert read[0].columns["extra_info"] == {"index": 2}
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.list_(pa.int64()), pa.large_list(pa.uint16())])
+def test_ids_in_a_parquet_file_are_used_as_they_are(tmp_path: Path, kind: pa.DataType) -> None:
+    path = tmp_path / "p.parquet"
+    ids = [[0, 7, 3], [4], None, [5, 6], [1]]
+    table = pa.table({"prompt_ids": pa.array(ids, kind), "prompt": ["a", None, "a b", None, None]})
+    parquet.write_table(table, path, row_group_size=2)
+    prompts = PromptFile(path, encoder())
+    read = [prompt.ids.tolist() for row in (4, 1, 3, 0, 2) if (prompt := prompts.read(row))]
+    assert read == [[1], [4], [5, 6], [0, 7, 3], [1, 4, 5]]
+
+
+def test_a_missing_id_in_a_parquet_file_is_refused(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"prompt_ids": [[4], [4, None]]}), tmp_path / "p.parquet")
+    assert "p.parquet:2: prompt_ids: is not a list of token ids" in refusal(tmp_path / "p.parquet")
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
