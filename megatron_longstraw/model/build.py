@@ -255,7 +255,8 @@ def state_specs(
 ) -> tuple[LayerStateSpec, ...]:
     """Specs of the state of every layer that this rank holds."""
     config = model.config
-    shape = (config.num_query_groups // config.tensor_model_parallel_size, config.kv_channels)
+    # With fewer heads than ranks, several ranks hold the same head.
+    shape = (max(1, config.num_query_groups // config.tensor_model_parallel_size), config.kv_channels)
     return tuple(
         LayerStateSpec(
             layer_number=layer.layer_number,
