@@ -17,6 +17,7 @@ Ids of text files are kept in the token cache, where training finds them too.
 import argparse
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
 from pyarrow import parquet
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -183,6 +183,10 @@ def write_indexed(texts: Texts, keys: Sequence[str], prefix: str, *, vocabulary:
         vocabulary: ids are below it; decides between uint16 and int32.
         end: the id to put after each document, or None.
     """
+    with warnings.catch_warnings():
+        # Megatron says at import which of its optional parts are missing.
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
     dtype = DType.optimal_dtype(vocabulary)
     names = {key: (Path(f"{prefix}_{key}_document.bin"), Path(f"{prefix}_{key}_document.idx")) for key in keys}
     counts = {key: [0, 0, 0] for key in keys}

@@ -143,6 +143,24 @@ def test_a_stop_while_writing_leaves_no_entry(text: Path, folder: Path, monkeypa
     assert list(folder.iterdir()) == []
 
 
+def test_two_that_write_the_same_entry_both_do(text: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = np.save
+
+    def save_after_another(file: Any, array: Any) -> None:
+        monkeypatch.setattr(np, "save", real)
+        file.write(b"begun")
+        TokenCache(Counting(), folder).ids(text)
+        file.seek(0)
+        real(file, array)
+
+    monkeypatch.setattr(np, "save", save_after_another)
+    assert decoded(TokenCache(Counting(), folder).ids(text)) == "one\r\ntwo é"
+    assert len(list(folder.iterdir())) == 1
+    again = Counting()
+    assert decoded(TokenCache(again, folder).ids(text)) == "one\r\ntwo é"
+    assert again.calls == 0
+
+
 def test_a_text_that_changes_while_it_is_read_is_kept_under_what_was_read(
     text: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +190,9 @@ def test_the_fingerprint_covers_all_that_makes_ids() -> None:
     same = fingerprint(byte_tokenizer())
     assert fingerprint(byte_tokenizer("another template")) == same
     used = byte_tokenizer()
+    used("one two three", split_special_tokens=True)
     used.backend_tokenizer.enable_truncation(2)
+    used.backend_tokenizer.enable_padding(length=9)
     assert fingerprint(used) == same
     more = byte_tokenizer()
     more.add_tokens(["<tool>"])
