@@ -4,9 +4,11 @@ import math
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
 from megatron.core.optimizer import get_megatron_optimizer
+from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import MegatronModule
 from torch import nn
 
@@ -94,9 +96,14 @@ class MegatronEngine:
         return StepResult(grad_norm, applied=True)
 
     def _float64_norm(self) -> float:
-        """The gradient's norm on this rank; Megatron's is a float32 whatever the gradient's dtype."""
-        squares = (parameter.main_grad.pow(2).sum() for parameter in self._model.parameters())
-        return math.sqrt(sum(float(square) for square in squares))
+        """The gradient's norm over all ranks of the model; Megatron's is a float32 whatever the gradient's dtype."""
+        # What every tensor rank has a copy of counts once.
+        own = [p for p in self._model.parameters() if param_is_not_tensor_parallel_duplicate(p)]
+        square = torch.zeros((), dtype=torch.float64, device=default_device())
+        for parameter in own:
+            square += parameter.main_grad.pow(2).sum()
+        dist.all_reduce(square, group=self.layout.groups.mp)
+        return math.sqrt(float(square))
 
     def sharded_state_dict(self, *, is_loading: bool) -> dict[str, Any]:
         """Weights and optimizer for megatron-core's distributed checkpointing."""

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
+from torch.nn import functional
 
 from megatron_longstraw.kernels.segment_attention import segment_attention
 from megatron_longstraw.kernels.segment_attention.decode import decode_attention
@@ -54,6 +55,8 @@ class PagedCoreAttention(nn.Module):
         """
         context = packed_seq_params
         assert context.rotary is not None
+        padding = query.shape[0] - context.rotary[0].shape[0]
+        query, key, value = (_unpadded(tensor, padding) for tensor in (query, key, value))
         query, key = rotate(query, context.rotary), rotate(key, context.rotary)
         if isinstance(context.run, DecodeState):
             own_key, own_value = context.run.layer(self.layer_number).append(context.run.tokens, key, value)
@@ -64,7 +67,8 @@ class PagedCoreAttention(nn.Module):
             past_pages = run.past(self.layer_number, context.start)
             own_cotangent = _own_cotangent(self.layer_number, key.shape[0], context)
             out = segment_attention(query, key, value, past_pages, scale=self.scale, own_cotangent=own_cotangent)
-        return out.flatten(2)
+        # Sequence parallelism pads segments at their end; padding attends to nothing.
+        return functional.pad(out.flatten(2), (0, 0, 0, 0, 0, padding)) if padding else out.flatten(2)
 
     def state_root(self, key: Tensor, value: Tensor, context: SegmentContext, hidden_size: int) -> Tensor:
         """Store the segment's state where nobody reads the layer's output.
@@ -79,10 +83,16 @@ class PagedCoreAttention(nn.Module):
             Zeros `[1, 1, hidden_size]`, whose backward starts from the cotangent of `key` and `value`.
         """
         assert context.rotary is not None
+        padding = key.shape[0] - context.rotary[0].shape[0]
+        key, value = _unpadded(key, padding), _unpadded(value, padding)
         key = rotate(key, context.rotary)
         _store(self.layer_number, key, value, context)
         own_cotangent = _own_cotangent(self.layer_number, key.shape[0], context)
         return _StateRoot.apply(key, value, own_cotangent, hidden_size)
+
+
+def _unpadded(tensor: Tensor, padding: int) -> Tensor:
+    return tensor[: tensor.shape[0] - padding] if padding else tensor
 
 
 def _store(layer_number: int, key: Tensor, value: Tensor, context: SegmentContext) -> RunState:

@@ -154,6 +154,7 @@ def transformer_config(hf_config: Any, dtype: torch.dtype, layout: ParallelLayou
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
         context_parallel_size=layout.context,
+        sequence_parallel=layout.sequence_parallel,
         expert_model_parallel_size=layout.expert,
         # Segments and batches of branches differ in length.
         variable_seq_lengths=True,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from megatron_longstraw.device.cpu import default_device
 from megatron_longstraw.errors import InputError
@@ -25,6 +26,7 @@ class ParallelLayout:
         expert: expert-parallel size.
         data: data-parallel size.
         groups: the groups, as Megatron-core takes them.
+        sequence_parallel: whether tensor ranks split what lies between the tensor-parallel parts over tokens.
     """
 
     tensor: int
@@ -33,6 +35,7 @@ class ParallelLayout:
     expert: int
     data: int
     groups: ProcessGroupCollection
+    sequence_parallel: bool = False
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -47,7 +50,7 @@ class ParallelLayout:
 
 @contextmanager
 def process_groups(
-    *, tensor: int = 1, pipeline: int = 1, context: int = 1, expert: int = 1
+    *, tensor: int = 1, pipeline: int = 1, context: int = 1, expert: int = 1, sequence_parallel: bool = False
 ) -> Iterator[ParallelLayout]:
     """Set up torch.distributed and Megatron's groups, and take them down at the end.
 
@@ -75,6 +78,9 @@ def process_groups(
                 context_parallel_size=context,
                 expert_model_parallel_size=expert,
             )
+            if sequence_parallel:
+                # Megatron asks for these random streams also where nothing is dropped out.
+                model_parallel_cuda_manual_seed(0)
             yield ParallelLayout(
                 tensor=tensor,
                 pipeline=pipeline,
@@ -82,6 +88,7 @@ def process_groups(
                 expert=expert,
                 data=world // model_ranks,
                 groups=ProcessGroupCollection.use_mpu_process_groups(),
+                sequence_parallel=sequence_parallel,
             )
         finally:
             parallel_state.destroy_model_parallel()
