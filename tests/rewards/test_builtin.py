@@ -137,6 +137,7 @@ def test_a_group_named_answer_is_compared_with_the_answer() -> None:
     assert score("regex", "YES", "answer: yes", pattern=pattern, ignore_case=True) == [1.0]
     assert score("regex", 7, "7 or not", pattern=r"(?P<answer>\d+) or|not") == [0.0]
     assert score("regex", None, "Answer: yes", pattern=pattern) == [None]
+    assert score("regex", "", "yes", pattern=pattern) == [0.0]
 
 
 def test_a_row_may_have_its_own_pattern() -> None:

@@ -42,13 +42,14 @@ def test_it_works_outside_the_main_thread() -> None:
     assert rewards == [[1.0, 0.0]]
 
 
-def test_what_takes_too_long_is_wrong_and_said_without_the_text(
+def test_what_takes_too_long_is_wrong_without_a_word_of_the_package(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(symbolic, "SECONDS", 1)
     with caplog.at_level(logging.NOTSET):
         assert score("math_verify", "2", r"\boxed{9^{9^{9^{9}}}}") == [0.0]
-    assert "9^" not in caplog.text
+    # Its warnings may hold the whole completion.
+    assert [record for record in caplog.records if record.name.startswith("math_verify")] == []
 
 
 def test_only_the_end_of_a_long_completion_is_read() -> None:
