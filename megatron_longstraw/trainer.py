@@ -238,6 +238,9 @@ def build(config: Config, on_phase: Any = lambda name, done, total: None) -> Ite
     ) as layout:
         folder = Path(config.model.hf) if config.model.hf else hf_folder_of(config.model.checkpoint or "")
         hf_config = read_hf_config(folder)
+        tokenizer = read_tokenizer(folder)
+        # Before the weights: what is wrong with the data or the reward is said at once.
+        source = _source(config, folder, hf_config, tokenizer, on_phase)
         dtype = _dtype(config.model.dtype)
         model = _load_model(config, hf_config, folder, layout)
         engine = MegatronEngine(model, layout, config.optimizer)
@@ -247,11 +250,10 @@ def build(config: Config, on_phase: Any = lambda name, done, total: None) -> Ite
             state_dtype=dtype if replay.state_dtype == "auto" else _dtype(replay.state_dtype),
             cotangent_dtype=_dtype(replay.cotangent_dtype),
         )
-        tokenizer = read_tokenizer(folder)
         machine = Machine(
             executor=Executor(engine.model, layout),
             engine=engine,
-            source=_source(config, folder, hf_config, tokenizer, on_phase),
+            source=source,
             state=StateSettings(specs, replay.page_tokens, cpu.default_device(), layout.groups.cp.rank()),
             replay=ReplaySettings(
                 replay.segment_tokens, replay.prompt_gradient, replay.keep_graph_segments, config.rollout.temperature
