@@ -3,7 +3,7 @@
     python tools/make_document_questions.py --out runs/smollm2/questions
 
 The documents are paragraphs of the language reference that comes with Python (`pydoc_data.topics`), drawn and shuffled;
-between them stand facts of one form about several places, and the question asks for one of them, in a chat message that begins with the document:
+between them stand facts of one form about several places, and the question asks for one of them:
 
     The access code of the harbour office is 48213.
 
@@ -136,7 +136,7 @@ def write(folder: Path, pool: Pool, made: Iterator[Question]) -> None:
             name = f"{pool.name}_{number:04d}.txt"
             (documents / name).write_text(item.document, encoding="utf-8")
             row = {
-                "prompt": [{"role": "user", "content": "{documents}\n" + item.question}],
+                "prompt": [{"role": "user", "content": "{documents}\n\n" + item.question}],
                 "documents": [f"documents/{name}"],
                 "answer": item.answer,
             }
