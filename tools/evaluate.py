@@ -45,6 +45,7 @@ def evaluate(config: Config, *, limit: int | None, samples: int) -> None:
     config = replace(config, data=replace(config.data, shuffle=False), optimizer=replace(config.optimizer, name="sgd"))
     started = time.perf_counter()
     means: list[float] = []
+    parts: dict[str, list[float]] = {}
     lengths: list[int] = []
     spread = 0
     with build(config) as trainer:
@@ -54,6 +55,8 @@ def evaluate(config: Config, *, limit: int | None, samples: int) -> None:
             if rewards:
                 means.append(sum(rewards) / len(rewards))
                 spread += min(rewards) < max(rewards)
+            for name, value in (part for response in group.responses for part in response.reward_parts.items()):
+                parts.setdefault(name, []).extend(() if value is None else (value,))
             if number <= samples:
                 text = trainer.tokenizer.decode(group.responses[0].ids, skip_special_tokens=True)
                 print(f"{group.prompt.source}: {text!r}, reward {means[-1] if rewards else None}", flush=True)
@@ -61,6 +64,8 @@ def evaluate(config: Config, *, limit: int | None, samples: int) -> None:
     print(f"{len(lengths)} prompts of {min(lengths):,} to {max(lengths):,} tokens, {seconds:.0f} s")
     if means:
         print(f"mean reward {sum(means) / len(means):.4f} of {len(means)}, {spread} with rewards that differ")
+    for name, values in parts.items():
+        print(f"mean {name} {sum(values) / max(len(values), 1):.4f}")
 
 
 def main() -> None:
