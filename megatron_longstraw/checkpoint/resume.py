@@ -196,4 +196,6 @@ def input_errors(folder: Path) -> Iterator[None]:
         raise InputError(f"does not fit the model: {first_line(error)}", file=folder) from error
     except torch_dist.checkpoint.CheckpointException as error:
         cause, _ = next(iter(error.failures.values()))
+        if not isinstance(cause, Exception):
+            raise cause from error
         raise InputError(f"does not fit the model: {first_line(cause)}", file=folder) from error

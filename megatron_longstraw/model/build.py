@@ -81,7 +81,7 @@ def _refuse(file: Path, config: Any) -> None:
         "attention_dropout": (getattr(config, "attention_dropout", 0.0) != 0.0, "0"),
         "hidden_act": (config.hidden_act != "silu", "silu"),
         "attention_bias, mlp_bias": (bias, "false"),
-        "sliding_window": (sliding and config.sliding_window < config.max_position_embeddings, "null"),
+        "sliding_window": (sliding, "null"),
     }
     if any(expert_layers(config)):
         chosen = config.num_experts_per_tok

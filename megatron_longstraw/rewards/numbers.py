@@ -165,7 +165,7 @@ _NUMBER = re.compile(
     rf"""
     (?:(?<![\w)\]}}%])(?P<sign>[+-])[$€£¥₹]?)?
     (?:
-        (?:(?P<mantissa>{_DIGITS})\s*[*x]\s*(?=10\s*[\^*]))?(?P<base>{_DIGITS})\s*(?:\^|\*\*)\s*(?P<power>[+-]?\d++)
+        (?:(?P<mantissa>{_DIGITS})\s*[*x]\s*(?=10\s*[\^*]))?(?P<base>{_DIGITS})(?:[ ]*\^[ ]*|\*\*)(?P<power>[+-]?\d++)
       | (?P<significand>{_DIGITS})[eE](?P<exponent>[+-]?\d++)
       | (?:(?P<whole>\d++)[ ])?(?P<numerator>{_DIGITS})\s*/\s*(?P<denominator>{_DIGITS})
       | (?P<plain>{_DIGITS})
