@@ -74,6 +74,8 @@ class HfWeights:
             left_over -= set(self._family.find(name).hf)
         # Tied models may carry a copy of the embedding, and old ones the angles of the rotary embedding.
         tied = "output_layer.weight" not in shapes
+        if tied and "lm_head.weight" in self._entries:
+            self._check_copy("lm_head.weight", "model.embed_tokens.weight")
         left_over = {
             name for name in left_over if not (tied and name == "lm_head.weight") and "rotary_emb.inv_freq" not in name
         }
@@ -91,6 +93,14 @@ class HfWeights:
         """Read one whole weight by Megatron's name, in the dtype of the file."""
         entry = self._family.find(name)
         return fuse([self._entries[hf].read() for hf in entry.hf], entry.fusion, self._sizes)
+
+    def _check_copy(self, copy: str, original: str) -> None:
+        if not torch.equal(self._entries[copy].read(), self._entries[original].read()):
+            raise InputError(
+                f"tensor {copy} is not {original}, though the config ties them",
+                file=self.folder,
+                allowed="tie_word_embeddings false in config.json",
+            )
 
     def _check_one(self, name: str, shape: Size) -> None:
         entry = self._family.find(name)
@@ -148,7 +158,9 @@ def load_hf_weights(model: SegmentModel, hf_config: Any, folder: str | Path) -> 
 def _entries(folder: Path) -> dict[str, _Entry]:
     """All tensors of a folder by name, from the headers of its files."""
     index = folder / INDEX
-    weight_map = _read_index(index) if index.is_file() else None
+    # Of both, transformers reads the single file; the index is left over from a former save.
+    is_sharded = index.is_file() and not (folder / "model.safetensors").is_file()
+    weight_map = _read_index(index) if is_sharded else None
     files = ["model.safetensors"] if weight_map is None else sorted(set(weight_map.values()))
     entries: dict[str, _Entry] = {}
     for name in files:

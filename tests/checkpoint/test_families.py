@@ -158,3 +158,19 @@ def test_a_tied_model_may_carry_a_copy_of_its_embedding(load: Load, tmp_path: Pa
     folder = save_folder(tiny_model("qwen3_tied", dtype=torch.float32), tmp_path)
     change(folder, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}))
     load(folder)
+
+
+def test_an_output_layer_that_a_tied_model_does_not_share_is_refused(load: Load, tmp_path: Path) -> None:
+    folder = save_folder(tiny_model("qwen3_tied", dtype=torch.float32), tmp_path)
+    change(folder, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"] + 1}))
+    with pytest.raises(InputError, match=r"lm_head\.weight is not model\.embed_tokens\.weight"):
+        load(folder)
+
+
+def test_a_single_file_wins_over_an_index_that_was_left_over(load: Load, tmp_path: Path) -> None:
+    oracle = tiny_model("llama", dtype=torch.float32)
+    oracle.save_pretrained(tmp_path, max_shard_size="20KB")
+    index = (tmp_path / "model.safetensors.index.json").read_text()
+    save_folder(oracle, tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    load(tmp_path)
