@@ -1,7 +1,7 @@
 """Answer the prompts of a configuration without training on them, and print the mean reward and some answers.
 
     python tools/evaluate.py configs/smollm2_135m_cpu.yaml data.prompts=runs/smollm2/questions/held_out.jsonl
-    python tools/evaluate.py configs/smollm2_135m_cpu.yaml model.hf=null model.checkpoint=runs/smollm2/run ...
+    python tools/evaluate.py configs/smollm2_135m_cpu.yaml model.hf=null model.checkpoint=runs/smollm2/run [...]
 
 Each prompt gets one answer, token by token the likeliest one; with --sampled as many as in training, drawn as there.
 """
@@ -65,7 +65,7 @@ def evaluate(config: Config, *, limit: int | None, samples: int) -> None:
     if means:
         print(f"mean reward {sum(means) / len(means):.4f} of {len(means)}, {spread} with rewards that differ")
     for name, values in parts.items():
-        print(f"mean {name} {sum(values) / max(len(values), 1):.4f}")
+        print(f"mean {name} {sum(values) / len(values):.4f}" if values else f"{name}: nothing to compare with")
 
 
 def main() -> None:
