@@ -14,11 +14,9 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTenso
 from safetensors.torch import save_file
 from torch import Tensor
 
-from megatron_longstraw.checkpoint import torch_dist
-from megatron_longstraw.checkpoint.families import FAMILIES
-from megatron_longstraw.checkpoint.folder import HF, TRACKER, folder_of, write_durably, write_manifest
+from megatron_longstraw.checkpoint import families, torch_dist
+from megatron_longstraw.checkpoint.folder import HF, TRACKER, folder_of, write_manifest
 from megatron_longstraw.checkpoint.hf_read import INDEX, HfWeights
-from megatron_longstraw.checkpoint.mapping import head_sizes, split
 from megatron_longstraw.checkpoint.new_folder import new_folder
 from megatron_longstraw.checkpoint.pieces import Piece, built, weight_pieces
 from megatron_longstraw.checkpoint.resume import checkpoint_folder, input_errors
@@ -81,7 +79,7 @@ def to_megatron(hf: str | Path, out: str | Path, *, on_progress: OnProgress = la
         torch_dist.write({"model": state}, folder, read_piece)
         copy_hf_files(hf, folder / HF)
         write_manifest(folder)
-        write_durably(partial / TRACKER, "0\n")
+        (partial / TRACKER).write_text("0\n")
     return out
 
 
@@ -125,7 +123,9 @@ def to_hf(
             tensors: dict[str, Tensor] = {}
             for batch in _batches({name: sizes[name] for name in shard}, _READ_BYTES):
                 for name, whole in _load(folder, {name: pieces[name] for name in batch}, stored):
-                    tensors |= _hf_tensors(hf_config, name, whole, target)
+                    for hf, part in families.to_hf({name: whole}, hf_config):
+                        # Each part has memory of its own, as safetensors wants it.
+                        tensors[hf] = part.to(target or part.dtype, copy=True, memory_format=torch.contiguous_format)
                     done += sizes[name]
                 on_progress(done, sum(sizes.values()))
             save_file(tensors, partial / file, metadata={"format": "pt"})
@@ -200,16 +200,6 @@ def _file_names(count: int) -> Sequence[str]:
     if count == 1:
         return ["model.safetensors"]
     return [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
-
-
-def _hf_tensors(hf_config: Any, name: str, tensor: Tensor, dtype: torch.dtype | None) -> dict[str, Tensor]:
-    """Split one whole weight; each part has memory of its own."""
-    entry = FAMILIES[hf_config.model_type].find(name)
-    parts = split(tensor, entry.fusion, head_sizes(hf_config))
-    return {
-        hf: part.to(dtype or part.dtype, copy=True, memory_format=torch.contiguous_format)
-        for hf, part in zip(entry.hf, parts, strict=True)
-    }
 
 
 def _state_dtype(file: Path, dtypes: set[torch.dtype]) -> None:

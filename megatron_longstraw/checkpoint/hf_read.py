@@ -55,6 +55,7 @@ class HfWeights:
         self._family = FAMILIES[hf_config.model_type]
         self._sizes = head_sizes(hf_config)
         self._entries = _entries(self.folder)
+        self._last: dict[str, Tensor] = {}
         for stacked in self._family.stacked:
             self._unstack(stacked, hf_config.num_hidden_layers)
 
@@ -90,9 +91,16 @@ class HfWeights:
         return dtype
 
     def read(self, name: str) -> Tensor:
-        """Read one whole weight by Megatron's name, in the dtype of the file."""
-        entry = self._family.find(name)
-        return fuse([self._entries[hf].read() for hf in entry.hf], entry.fusion, self._sizes)
+        """Read one whole weight by Megatron's name, in the dtype of the file.
+
+        The last one is kept, since gate and up are asked for one after the other; do not write to it.
+        """
+        if name not in self._last:
+            # Before the next is read, so that there is one at a time.
+            self._last.clear()
+            entry = self._family.find(name)
+            self._last[name] = fuse([self._entries[hf].read() for hf in entry.hf], entry.fusion, self._sizes)
+        return self._last[name]
 
     def _check_copy(self, copy: str, original: str) -> None:
         if not torch.equal(self._entries[copy].read(), self._entries[original].read()):

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -76,9 +77,12 @@ class Family:
             if found is not None:
                 indices[kind] = found[1]
                 pattern = pattern.replace(found[0], f".{parent}.{{{kind}}}.", 1)
-        by_name = {entry.megatron: entry for entry in self.weights}
-        entry = by_name[pattern]
+        entry = self._by_name[pattern]
         return WeightMap(name, tuple(hf.format(**indices) for hf in entry.hf), entry.fusion)
+
+    @cached_property
+    def _by_name(self) -> dict[str, WeightMap]:
+        return {entry.megatron: entry for entry in self.weights}
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,14 @@ from megatron_longstraw.checkpoint.resume import (
 )
 from megatron_longstraw.checkpoint.save import save_checkpoint
 from megatron_longstraw.config.load import dump_config, load_config
-from megatron_longstraw.config.schema import Config, OptimizerConfig
+from megatron_longstraw.config.schema import Config
 from megatron_longstraw.engine.megatron import MegatronEngine
 from megatron_longstraw.errors import InputError
 from megatron_longstraw.model.build import build_model, read_hf_config
 from megatron_longstraw.parallel.layout import ParallelLayout
+from tests.checkpoint.engines import engine_with, step, weights
 from tests.oracle.conventional import save_folder, tiny_model
+from tests.run_files import equal_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -53,29 +55,9 @@ def build(layout: ParallelLayout, hf_folder: Path) -> Build:
     """Builds an engine whose weights are those of a seed."""
 
     def make(dtype: torch.dtype = torch.float32, optimizer: str = "adam", seed: int = 0) -> MegatronEngine:
-        torch.manual_seed(seed)
-        settings = OptimizerConfig(name=optimizer, lr=1e-2, weight_decay=0.01)  # type: ignore[arg-type]
-        return MegatronEngine(build_model(read_hf_config(hf_folder), dtype, layout), layout, settings)
+        return engine_with(hf_folder, layout, dtype, optimizer, seed)
 
     return make
-
-
-def step(engine: MegatronEngine, seed: int) -> None:
-    """Takes an optimizer step on random gradients."""
-    generator = torch.Generator().manual_seed(seed)
-    engine.zero_grad()
-    for parameter in engine.model.parameters():
-        parameter.main_grad.copy_(torch.randn(parameter.shape, generator=generator))
-    engine.finalize(3.0)
-    assert engine.step(1e-2).applied
-
-
-def weights(engine: MegatronEngine) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in engine.model.named_parameters()}
-
-
-def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def save(run_dir: Path, iteration: int, engine: MegatronEngine, hf_folder: Path, keep: int = 0) -> Path:
@@ -101,13 +83,13 @@ def test_steps_after_a_resume_are_those_of_a_run_that_never_stopped(
         step(engine, seed)
     save(run_dir, steps_before, engine, hf_folder)
     resumed = build(dtype, optimizer, seed=1)
-    assert not equal(weights(engine), weights(resumed))
+    assert not equal_weights(weights(engine), weights(resumed))
     load_latest(run_dir, resumed)
-    assert equal(weights(engine), weights(resumed))
+    assert equal_weights(weights(engine), weights(resumed))
     for seed in range(10, 13):
         step(engine, seed)
         step(resumed, seed)
-        assert equal(weights(engine), weights(resumed))
+        assert equal_weights(weights(engine), weights(resumed))
 
 
 def test_float32_main_weights_of_a_bfloat16_model_are_kept(build: Build, hf_folder: Path, run_dir: Path) -> None:
@@ -164,7 +146,7 @@ def test_checkpoint_suffices_to_build_the_model(
     model = build_model(read_hf_config(hf_folder_of(run_dir)), torch.float64, layout)
     load_weights(run_dir, model)
     expected = {name.removeprefix("module."): value.double() for name, value in weights(engine).items()}
-    assert equal(expected, {name: value.detach() for name, value in model.named_parameters()})
+    assert equal_weights(expected, {name: value.detach() for name, value in model.named_parameters()})
 
 
 @pytest.mark.parametrize("place", [".", "checkpoints", "checkpoints/iter_0000001"])
@@ -175,7 +157,7 @@ def test_weights_are_found_from_a_run_its_checkpoints_or_one_of_them(
     save(run_dir, 1, engine, hf_folder)
     other = build(seed=1)
     load_weights(run_dir / place, other.model.module)
-    assert equal(weights(engine), weights(other))
+    assert equal_weights(weights(engine), weights(other))
 
 
 def test_weights_of_another_model_are_refused(
@@ -225,7 +207,7 @@ def test_an_iteration_can_be_saved_again(build: Build, hf_folder: Path, run_dir:
     assert [path.name for path in (run_dir / "checkpoints").iterdir() if path.is_dir()] == ["iter_0000001"]
     resumed = build(seed=1)
     load_latest(run_dir, resumed)
-    assert equal(weights(engine), weights(resumed))
+    assert equal_weights(weights(engine), weights(resumed))
 
 
 class _KillAt:
@@ -280,8 +262,8 @@ def test_a_save_stopped_at_any_moment_leaves_the_former_or_the_new_checkpoint(
                 killer.left = -1
             finished = killer.left >= 0
         found = load_latest(run_dir, resumed)
-        outcomes.append(equal(weights(resumed), latest))
-        assert outcomes[-1] or equal(weights(resumed), former)
+        outcomes.append(equal_weights(weights(resumed), latest))
+        assert outcomes[-1] or equal_weights(weights(resumed), former)
         if not again:
             assert found == (2 if outcomes[-1] else 1)
         if finished:
@@ -290,7 +272,7 @@ def test_a_save_stopped_at_any_moment_leaves_the_former_or_the_new_checkpoint(
         if calls % 5 == 0:
             save(run_dir, iteration, engine, hf_folder, keep=1)
             load_latest(run_dir, resumed)
-            assert equal(weights(resumed), latest)
+            assert equal_weights(weights(resumed), latest)
             names = [path.name for path in (run_dir / "checkpoints").iterdir() if path.is_dir()]
             assert names == [f"iter_{iteration:07d}"]
     # It was stopped before and after the decisive moment, and once not at all.

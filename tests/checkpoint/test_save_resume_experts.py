@@ -7,11 +7,11 @@ import torch
 
 from megatron_longstraw.checkpoint.resume import latest_checkpoint, load_checkpoint, load_weights
 from megatron_longstraw.checkpoint.save import save_checkpoint
-from megatron_longstraw.config.schema import OptimizerConfig
-from megatron_longstraw.engine.megatron import MegatronEngine
 from megatron_longstraw.model.build import build_model, read_hf_config
 from megatron_longstraw.parallel.layout import ParallelLayout
+from tests.checkpoint.engines import engine_with, step, weights
 from tests.oracle.conventional import save_folder, tiny_model
+from tests.run_files import equal_weights
 
 KINDS = ("qwen3_moe", "qwen3_moe_mixed")
 
@@ -19,31 +19,6 @@ KINDS = ("qwen3_moe", "qwen3_moe_mixed")
 @pytest.fixture(scope="module", params=KINDS)
 def hf_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_folder(tiny_model(request.param, dtype=torch.float32), tmp_path_factory.mktemp("hf"))
-
-
-def engine_with(
-    hf_folder: Path, layout: ParallelLayout, dtype: torch.dtype, optimizer: str, seed: int
-) -> MegatronEngine:
-    torch.manual_seed(seed)
-    settings = OptimizerConfig(name=optimizer, lr=1e-2, weight_decay=0.01)  # type: ignore[arg-type]
-    return MegatronEngine(build_model(read_hf_config(hf_folder), dtype, layout), layout, settings)
-
-
-def step(engine: MegatronEngine, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    engine.zero_grad()
-    for parameter in engine.model.parameters():
-        parameter.main_grad.copy_(torch.randn(parameter.shape, generator=generator))
-    engine.finalize(3.0)
-    assert engine.step(1e-2).applied
-
-
-def weights(engine: MegatronEngine) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in engine.model.named_parameters()}
-
-
-def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
@@ -55,15 +30,15 @@ def test_steps_after_a_resume_are_those_of_a_run_that_never_stopped(
     step(engine, 0)
     save_checkpoint(run_dir, 1, engine, {"step": 1}, keep=0, hf_folder=hf_folder)
     resumed = engine_with(hf_folder, layout, dtype, optimizer, 1)
-    assert not equal(weights(engine), weights(resumed))
+    assert not equal_weights(weights(engine), weights(resumed))
     found = latest_checkpoint(run_dir)
     assert found is not None
     load_checkpoint(found[1], resumed)
-    assert equal(weights(engine), weights(resumed))
+    assert equal_weights(weights(engine), weights(resumed))
     for seed in (10, 11):
         step(engine, seed)
         step(resumed, seed)
-        assert equal(weights(engine), weights(resumed))
+        assert equal_weights(weights(engine), weights(resumed))
 
 
 def test_weights_alone_are_read_in_another_dtype(hf_folder: Path, layout: ParallelLayout, run_dir: Path) -> None:
@@ -72,7 +47,7 @@ def test_weights_alone_are_read_in_another_dtype(hf_folder: Path, layout: Parall
     model = build_model(read_hf_config(hf_folder), torch.float64, layout)
     load_weights(run_dir, model)
     saved = {name.removeprefix("module."): weight.double() for name, weight in weights(engine).items()}
-    assert equal(saved, {name: parameter.detach() for name, parameter in model.named_parameters()})
+    assert equal_weights(saved, {name: parameter.detach() for name, parameter in model.named_parameters()})
 
 
 def test_layers_are_named_one_by_one_and_experts_are_parts_of_one_tensor(
